@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 NONE = "—"
@@ -139,3 +139,11 @@ def plain_value(value: Any) -> str:
         name = str(value.get("name", ""))
         return (f"{name} ({rest})" if name and rest else name or rest) or "none"
     return str(value)
+
+
+def spread(values: Sequence[Any]) -> str:
+    """Several tasks' values of one setting: the common value, lowest to highest of several numbers, or all values."""
+    distinct = list({str(value): value for value in values}.values())
+    if len(distinct) > 1 and all(isinstance(value, (int, float)) for value in distinct):
+        return f"{min(distinct)}–{max(distinct)}"
+    return " or ".join(plain_value(value) for value in distinct)

@@ -99,10 +99,12 @@ def _badges(
         yield badge("stale", detail=", ".join(differing["definition"]))
     if differing["prompts"]:
         yield badge("prompts", detail=", ".join(differing["prompts"]))
-    missing = [column for column, cell in zip(columns, row.cells, strict=True) if cell is None and column.ranked]
-    if "running" not in statuses and any(rank_by in ("mean", "none", column.task) for column in missing):
-        text = f"{len(missing)} of {len(columns)} tasks missing"
-        yield Badge("missing", text, ", ".join(column.name for column in missing))
+    ranked = [(column, cell) for column, cell in zip(columns, row.cells, strict=True) if column.ranked]
+    missing = [column for column, cell in ranked if cell is None]
+    if missing and "running" not in statuses:
+        text = f"{len(missing)} of {len(ranked)} tasks missing"
+        unranks = any(rank_by in ("mean", "none", column.task) for column in missing)
+        yield Badge("missing", text, ", ".join(column.name for column in missing), unranks)
 
 
 def _add_mean(row: BoardRow, ranked: Sequence[RunScore | None]) -> None:
@@ -130,7 +132,7 @@ def _comparable(rows: Sequence[BoardRow], board: Board, columns: Sequence[TaskCo
     for row in rows:
         if row.mean is not None and (row.mean_interval is None or row.mean_interval.lo is None):
             row.badges.append(badge("uncertain"))
-    return [row for row in rows if not row.badges and row.mean is not None]
+    return [row for row in rows if not row.unranked_by and row.mean is not None]
 
 
 def _unranked_board(rows: Sequence[BoardRow], board: Board, columns: Sequence[TaskColumn]) -> str:

@@ -39,18 +39,22 @@ BADGES = {
     "stale": ("other task version", "Templates, filters or scorer differ from those of the newest complete run."),
     "prompts": ("other prompts", "Examples, chat template or data differ from those of most complete runs."),
     "uncertain": ("no interval", "The score that ranks has no interval, so its rank is unknown."),
-    "missing": ("tasks missing", "The row has no score for some of the board's tasks."),
+    "missing": (
+        "tasks missing",
+        "The row has no score for some of the board's tasks; it is ranked if it has those that the board ranks by.",
+    ),
 }
 """Name and meaning of each kind of badge, in the order of the notes on a board's page."""
 
 
 @dataclass(frozen=True, slots=True)
 class Badge:
-    """Why a row is not comparable with the others; a row with any badge is not ranked."""
+    """Why a row is not comparable with the others; a row with a badge that ``unranks`` is not ranked."""
 
     kind: str
     text: str
     reason: str
+    unranks: bool = True
 
 
 def badge(kind: str, text: str = "", detail: str = "") -> Badge:
@@ -75,6 +79,11 @@ class BoardRow:
     rank: int | None = None
     last: int | None = None
     shared: bool = False
+
+    @property
+    def unranked_by(self) -> list[Badge]:
+        """The badges that keep it from being ranked."""
+        return [badge for badge in self.badges if badge.unranks]
 
     @property
     def main(self) -> BoardEntry:

@@ -92,7 +92,9 @@ def _best(view: BoardView) -> list[BoardRow]:
     best first."""
     if ranked := [row for row in view.rows if row.rank is not None]:
         return ranked[:TOP]
-    rows = [row for row in view.rows if row.mean is not None and {badge.kind for badge in row.badges} == {"limited"}]
+    rows = [
+        row for row in view.rows if row.mean is not None and {badge.kind for badge in row.unranked_by} == {"limited"}
+    ]
     return sorted(rows, key=lambda row: row.mean or 0.0, reverse=True)[:TOP]
 
 

@@ -1,5 +1,5 @@
-"""A run's scores and facts for boards. The run is opened again when its page is written, so that boards of many runs
-need little memory."""
+"""A run's scores and facts for boards. A run of dare-bench is opened again when its page is written, so that boards of
+many runs need little memory."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from dare_bench.analysis.opening import iterate_runs, open_run
 from dare_bench.analysis.row_key import RowKey, row_key
 from dare_bench.analysis.settings import PromptContext, prompt_context, requested
 from dare_bench.errors import RunError
-from dare_bench.formatting import plain_value
+from dare_bench.formatting import spread
 from dare_bench.leaderboards.rendering import unique_slugs
 from dare_bench.leaderboards.site import state
 from dare_bench.program import several
@@ -44,6 +44,7 @@ class BoardEntry:
         unsafe: could generated code and scorers run without a sandbox?
         programs: how the programs that answered differ; empty for a single program.
         unknown: what an external result does not record; empty for a run of dare-bench.
+        kept: the run itself, of an external result: opening it takes a pass over all its samples.
         edited: tasks whose sample files were changed after the run (filled in when the samples are read).
     """
 
@@ -79,6 +80,7 @@ class BoardEntry:
     generated: frozenset[str] = frozenset()
     unknown: tuple[str, ...] = ()
     slug: str = ""
+    kept: Run | None = None
     edited: list[str] = field(default_factory=list)
 
     @property
@@ -90,8 +92,8 @@ class BoardEntry:
         return f"runs/{self.slug}/index.html"
 
     def open(self) -> Run:
-        """Open the run again; raises RunError."""
-        return open_run(self.path)
+        """Open the run again, unless it is kept; raises RunError."""
+        return self.kept or open_run(self.path)
 
     def score(self, task: str, key: str | None = None) -> Score | None:
         """The score of a task or group by its "metric,filter"; by default its headline."""
@@ -119,8 +121,7 @@ class BoardEntry:
 
     def shots(self, task: str) -> str:
         """The number of examples before each question of a task or group: "5-shot"; empty if it is not recorded."""
-        counts = [count for count in self.contexts[task].shots if isinstance(count, int)]
-        return f"{spread(counts)}-shot" if counts else ""
+        return self.contexts[task].shots_text
 
 
 @dataclass(frozen=True, slots=True)
@@ -157,17 +158,10 @@ def settings_line(entries: Sequence[BoardEntry]) -> str:
     template = (
         "chat template" if any(context.template for entry in entries for context in entry.contexts.values()) else ""
     )
-    facts = [one_line(fact, 40) for fact in (first.family, first.dtype, first.harness) if fact != UNKNOWN]
+    harnesses = " and ".join(dict.fromkeys(entry.harness for entry in entries))
+    facts = [one_line(fact, 40) for fact in (first.family, first.dtype, harnesses) if fact != UNKNOWN]
     rest = "other settings unknown" if first.is_external else ""
     return ", ".join(filter(None, [*facts, template, one_line(", ".join(shown), 120), rest]))
-
-
-def spread(values: Sequence[Any]) -> str:
-    """Several tasks' values of one setting: the common value, lowest to highest of several numbers, or all values."""
-    distinct = list({str(value): value for value in values}.values())
-    if len(distinct) > 1 and all(isinstance(value, (int, float)) for value in distinct):
-        return f"{min(distinct)}–{max(distinct)}"
-    return " or ".join(plain_value(value) for value in distinct)
 
 
 def read_entries(roots: Iterable[str | Path], problem: Callable[[str], None]) -> list[BoardEntry]:
@@ -221,6 +215,9 @@ def _entry(run: Run) -> BoardEntry:
     )
     if block is not None:
         _add_block(entry, run, block)
+    if run.is_external:
+        entry.kept = run
+        run.name = run.run_id  # a site has no paths of the machine
     return entry
 
 

@@ -19,6 +19,7 @@ from dare_bench import formatting
 from dare_bench.analysis.comparison import ComparisonVerdict
 from dare_bench.analysis.names import letter
 from dare_bench.formatting import figure, plain_value, short_number
+from dare_bench.leaderboards.sample_canvas import canvas, order_chart
 from dare_bench.runs.scores import Score
 from dare_bench.runs.text import listed, one_line, visible
 from dare_bench.runs.writer import atomic_write_bytes, atomic_write_text
@@ -36,6 +37,7 @@ _ASSETS = ("theme.js", "site.css", "site.js")
 def environment() -> Environment:
     env = Environment(
         loader=FileSystemLoader(HERE / "templates"),
+        auto_reload=False,
         autoescape=True,
         undefined=StrictUndefined,
         finalize=_visible,
@@ -55,16 +57,14 @@ def environment() -> Environment:
     }
     env.filters |= filters
     numbers = ("p_value", "short_bounds", "short_difference", "short_number", "short_range", "short_score")
-    env.globals |= {"TIERS": TIER_MEANING, "bar": bar, "letter": letter}
+    env.globals |= {"TIERS": TIER_MEANING, "bar": bar, "letter": letter, "canvas": canvas, "order_chart": order_chart}
     env.globals |= {name: getattr(formatting, name) for name in numbers}
     return env
 
 
 def _visible(value: Any) -> Any:
     """The final form of every value on a page: each character of a text is visible, whatever filters it passed."""
-    if not isinstance(value, str) or isinstance(value, Markup) or (value.isascii() and value.isprintable()):
-        return value
-    return visible(value)
+    return visible(value) if isinstance(value, str) and not isinstance(value, Markup) else value
 
 
 def tone(verdict: ComparisonVerdict) -> Tone:

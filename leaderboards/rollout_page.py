@@ -15,7 +15,6 @@ from typing import Any
 from dare_bench.analysis.unmasking import Piece, Unmasking, unmasking, with_weights
 from dare_bench.formatting import figure, short_difference
 from dare_bench.leaderboards.rendering import write_page
-from dare_bench.leaderboards.sample_canvas import canvas, order_chart
 from dare_bench.leaderboards.sample_document import PageBudget
 
 ASSETS = ("samples.css", "slider.js")
@@ -64,7 +63,7 @@ def write_rollout(record: Mapping[str, Any], path: str | Path) -> Path:
     groups = [_group(group, heaviest) for group in record["groups"]]
     return write_page(
         path, "rollout.html.j2", ASSETS,
-        record=record, groups=groups, heaviest=heaviest, canvas=canvas, order_chart=order_chart, token_rows=token_rows,
+        record=record, groups=groups, heaviest=heaviest, token_rows=token_rows,
     )  # fmt: skip
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import cache
 from types import SimpleNamespace
 from typing import Any
 
@@ -11,7 +12,7 @@ from markupsafe import Markup
 
 from dare_bench.analysis.document_view import DocumentView, FilterResult, document_view
 from dare_bench.leaderboards.rendering import TEXT_LIMIT, environment, number, seconds, slug
-from dare_bench.leaderboards.sample_canvas import canvas, escaped, order_chart
+from dare_bench.leaderboards.sample_canvas import escaped
 from dare_bench.runs.index import Document
 from dare_bench.runs.scores import Score
 from dare_bench.runs.text import one_line
@@ -97,10 +98,17 @@ def render_document(
             wide=sum(map(len, view.prompts[: MOST.prompts])) > _WIDE,
             fields=_other_fields(document, view),
             budget=PageBudget(),
+            unmasking=_unmasking(),
             **_TEMPLATE_VALUES,
         )
     )
     return RenderedDocument(html.strip() + "\n", place, right, bool(unread))
+
+
+@cache
+def _unmasking() -> Any:
+    """The macro; a template that imports it would look for it in each document."""
+    return environment().get_template("unmasking.html.j2").module.unmasking  # type: ignore[attr-defined]
 
 
 def _right(value: Any, score: Score | None = None) -> bool | None:
@@ -150,6 +158,4 @@ _TEMPLATE_VALUES = {
     "unchanged": _unchanged,
     "sandbox_facts": _sandbox_facts,
     "costs": _costs,
-    "canvas": canvas,
-    "order_chart": order_chart,
 }

@@ -122,7 +122,7 @@ def results_of(
         partial = list(_partial(run, score))
         if partial and not allow_partial:
             raise RunError(
-                f"{run.run_id}, {task}: {'; '.join(partial)}; such a score is exported only with --allow-partial,"
+                f"{run.name}, {task}: {'; '.join(partial)}; such a score is exported only with --allow-partial,"
                 " with a note"
             )
         value = 100 * score.value if scale == "percent" and score.is_share else score.value

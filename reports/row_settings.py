@@ -46,7 +46,7 @@ def _text(name: str, values: _ByTask) -> str:
     """``gen_length 256``, or where tasks differ ``gen_length 256 (gsm8k), 512 (humaneval)``."""
     tasks_of: dict[str, list[str]] = {}
     for task, value in values.items():
-        if value not in (None, UNKNOWN):
+        if value is not None:
             tasks_of.setdefault(str(value), []).append(task)
     if not tasks_of:
         return ""
@@ -63,7 +63,10 @@ def _settings(row: Shown, decoding: Sequence[str]) -> dict[str, _ByTask]:
             of_task = {name: value for name, value in tasks[task].decoding.items() if name in decoding}
             for name, value in {**of_task, **tasks[task].likelihood}.items():
                 settings.setdefault(name, {})[task] = value
-    settings |= {name: {"": value} for name, value in _of_run(row[0][0])}
+    of_run = dict(_of_run(row[0][0]))
+    if any(run.require_block().harness.name != of_run["harness"] for run, _ in row):
+        of_run["harness"] = UNKNOWN
+    settings |= {name: {"": value} for name, value in of_run.items() if value != UNKNOWN}
     return {name: values for name, values in settings.items() if values}
 
 
@@ -72,7 +75,7 @@ def _of_run(run: Run) -> Iterator[tuple[str, Any]]:
     block, results = run.require_block(), run.results
     yield from {"dtype": block.model.dtype, **opened_with(results)}.items()
     yield from {"harness": block.harness.name, "answers to each prompt": block.repeats}.items()
-    yield from zip(_SEEDS, block.seeds or (None,) * len(_SEEDS), strict=True)
+    yield from zip(_SEEDS, block.seeds or (UNKNOWN,) * len(_SEEDS), strict=True)
     template = results.get("chat_template_sha")
     yield "chat template", str(template)[:8] if template else "not applied"
     if template:

@@ -7,17 +7,19 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import Literal
+from itertools import combinations
+from typing import Literal, NamedTuple
 
 from dare_bench.analysis.checkpoint_names import short_names
 from dare_bench.analysis.names import Checkpoint, base_of, checkpoint_of, lineage_of, trainings
-from dare_bench.analysis.row_key import RowKey, row_key
+from dare_bench.analysis.row_key import models_of
 from dare_bench.analysis.settings import prompt_context
 from dare_bench.analysis.standing import DatedScore, current, question_difference
 from dare_bench.errors import RunError, unknown
 from dare_bench.program import several
 from dare_bench.reports.row_settings import settings_texts
 from dare_bench.runs.reader import Run
+from dare_bench.runs.schema import UNKNOWN
 from dare_bench.runs.scores import Score, headline
 from dare_bench.runs.text import counted
 
@@ -83,15 +85,26 @@ class ScoreTable:
         return (cell for row in self.rows for cell in row.cells if cell is not None)
 
 
-RowScores = dict[str, tuple[Run, Score]]
-"""The scores of one row by task, each with its run."""
+class Question(NamedTuple):
+    """A task as a harness asked it: after how many examples (empty: unknown), and of whom (dare-bench's own sampler, a
+    server, or a program outside)."""
+
+    task: str
+    shots: str
+    harness: str
+    model: str
+
+
+RowScores = dict[Question, tuple[Run, Score]]
+"""The scores of one row, each with its run."""
 
 
 def score_table(runs: Sequence[Run], tasks: Sequence[str] | None = None) -> ScoreTable:
     """The table of these runs. ``tasks``: which ones and in what order (default: all that are part of no group).
 
-    Runs of one checkpoint with equal settings share a row if their tasks differ. Two variants of a task (by limit or
-    prompts) have two rows; of duplicate runs the most complete and newest is taken.
+    Runs of one checkpoint with equal settings share a row, whatever harness asked, after however many examples, and
+    whatever server answered; where one row has a task in several of these ways, each has a column. Other variants of a
+    task (by limit or prompts) have two rows; of duplicate runs the most complete and newest is taken.
 
     Raises:
         RunError: none of the runs has a score.
@@ -101,21 +114,21 @@ def score_table(runs: Sequence[Run], tasks: Sequence[str] | None = None) -> Scor
     if not scored:
         raise RunError(f"none of the {len(runs)} runs has a score yet; finish one by running its command again")
     selected = _tasks(scored, tasks)
-    grouped, duplicates = _grouped(scored, selected)
-    checkpoints = [_weights(row) for row in grouped]
-    lineages = [lineage_of(_first_run(row)) for row in grouped]
-    by_checkpoint = short_names(zip(checkpoints, lineages, strict=True))
+    models, grouped, duplicates = _grouped(scored, selected)
+    checkpoints = [_weights(model) for model in models]
+    by_checkpoint = short_names(zip(checkpoints, map(lineage_of, models), strict=True))
     names = [by_checkpoint[checkpoint] for checkpoint in checkpoints]
     rows = [ExportRow(*texts, []) for texts in zip(names, _settings(grouped, names), strict=True)]
     columns = []
-    for task in selected:
-        keys = list(dict.fromkeys(scores[task][1].key for scores in grouped if task in scores))
+    for task, way, answers in _answers(grouped, selected):
+        keys = list(dict.fromkeys(answer[1].key for answer in answers if answer))
         for key in keys:
-            cells = _cells(grouped, task, key)
+            cells = _cells(answers, key)
             for row, cell in zip(rows, cells, strict=True):
                 row.cells.append(cell)
             present = [cell for cell in cells if cell is not None]
-            columns.append(_column(task, key, len(keys) > 1, [cell.score for cell in present]))
+            details = [part for part in (way, key.removesuffix(",none") if len(keys) > 1 else "") if part]
+            columns.append(_column(task, key, details, [cell.score for cell in present]))
             _mark_best(present)
     table = ScoreTable(columns, rows)
     table.notes.extend(_notes(table, duplicates))
@@ -132,76 +145,93 @@ def _tasks(runs: Sequence[Run], tasks: Sequence[str] | None) -> list[str]:
     return list(dict.fromkeys(tasks))
 
 
-def _grouped(runs: Sequence[Run], tasks: Sequence[str]) -> tuple[list[RowScores], int]:
-    """The rows, a checkpoint before those trained from it, and the number of duplicate scores that were left out."""
-    group_of = _row_groups(runs)
-    grouped: dict[int, list[RowScores]] = {}
+def _grouped(runs: Sequence[Run], tasks: Sequence[str]) -> tuple[list[Run], list[RowScores], int]:
+    """For each row a run that says what its checkpoint is, and the scores, a checkpoint before those trained from it;
+    and the number of duplicate scores that were left out."""
+    model_of = models_of(runs)
+    grouped: dict[Run, list[RowScores]] = {}
     duplicates = 0
     newest = sorted(runs, key=lambda run: run.created, reverse=True)
     # The best duplicate comes first: complete before partial, then the newest.
     for run in sorted(newest, key=lambda run: run.status != "complete"):
-        rows = grouped.setdefault(group_of[id(run)], [])
+        rows = grouped.setdefault(model_of[run], [])
         for task in tasks:
             if (score := headline(run.scores(), task)) is None:
                 continue
-            if any(task in row and row[task][1].fingerprint == score.fingerprint for row in rows):
+            question = _question(run, task)
+            others = [row[question][1] for row in rows if question in row]
+            if any(other.fingerprint == score.fingerprint != UNKNOWN for other in others):
                 duplicates += 1
                 continue
-            row = next((row for row in rows if task not in row), None)
+            row = next((row for row in rows if question not in row), None)
             if row is None:
                 rows.append(row := {})
-            row[task] = (run, score)
-    order = {id(run): at for at, run in enumerate(runs)}
-    sorted_rows = [row for rows in grouped.values() for row in rows]
-    sorted_rows.sort(key=lambda row: min(order[id(run)] for run, _ in row.values()))
-    placed = [(*_family_and_depth(row), row) for row in sorted_rows]
-    families = list(dict.fromkeys(family for family, _, _ in placed))
+            row[question] = (run, score)
+    order = {run: at for at, run in enumerate(runs)}
+    found = [(model, row) for model, rows in grouped.items() for row in rows]
+    found.sort(key=lambda place: min(order[run] for run, _ in place[1].values()))
+    placed = [(*_family_and_depth(model), model, row) for model, row in found]
+    families = list(dict.fromkeys(family for family, *_ in placed))
     placed.sort(key=lambda place: (families.index(place[0]), place[1]))
-    return [row for _, _, row in placed], duplicates
+    return [model for _, _, model, _ in placed], [row for *_, row in placed], duplicates
 
 
-def _row_groups(runs: Sequence[Run]) -> dict[int, int]:
-    """For each run (by its id) the number of its group of runs that may share a row, on any machine. Parts of a suite
-    are grouped before a run of the same settings joins one of them."""
-    groups: list[set[RowKey]] = []
-    group_of = {}
-    for run, key in sorted(((run, row_key(run)) for run in runs), key=lambda pair: pair[1].is_independent):
-        at = next((at for at, group in enumerate(groups) if all(key.joins(other) for other in group)), len(groups))
-        groups += [set()] if at == len(groups) else []
-        groups[at].add(key)
-        group_of[id(run)] = at
-    return group_of
+def _question(run: Run, task: str) -> Question:
+    block = run.require_block()
+    model = "external" if run.is_external else block.model.engine.label if block.model.engine else "native"
+    return Question(task, prompt_context(run, task).shots_text, block.harness.name, model)
 
 
-def _first_run(row: RowScores) -> Run:
-    """One of its runs, which all have the same checkpoint."""
-    return next(iter(row.values()))[0]
+def _answers(
+    grouped: Sequence[RowScores], tasks: Sequence[str]
+) -> Iterator[tuple[str, str, list[tuple[Run, Score] | None]]]:
+    """A task, how it was asked (empty where no row has it in several ways), and each row's score of it."""
+    for task in tasks:
+        of_rows = [[question for question in row if question.task == task] for row in grouped]
+        ways = list(dict.fromkeys(question for of_row in of_rows for question in of_row))
+        if all(len(of_row) < 2 for of_row in of_rows):
+            yield task, "", [row[of_row[0]] if of_row else None for row, of_row in zip(grouped, of_rows, strict=True)]
+            continue
+        for way, text in zip(ways, _differences(ways), strict=True):
+            yield task, text, [row.get(way) for row in grouped]
 
 
-def _weights(row: RowScores) -> Checkpoint:
-    """Equal for two rows of the same weights under the same name, in whatever precision."""
-    return checkpoint_of(_first_run(row))._replace(dtype="")
+def _differences(ways: Sequence[Question]) -> list[str]:
+    """The fewest details of each way to ask a task that distinguish all of them."""
+    numbers = range(1, len(Question._fields))
+    choices = (places for size in numbers for places in combinations(numbers, size))
+    texts = ([", ".join(way[at] for at in places if way[at]) for way in ways] for places in choices)
+    return next(each for each in texts if all(each) and len({*each}) == len(ways))
 
 
-def _family_and_depth(row: RowScores) -> tuple[str, int]:
+def _weights(run: Run) -> Checkpoint:
+    """Equal for two runs of the same weights under the same name, in whatever precision."""
+    return checkpoint_of(run)._replace(dtype="")
+
+
+def _family_and_depth(run: Run) -> tuple[str, int]:
     """The checkpoint from which all training started, and the number of trainings since."""
-    chain = trainings(lineage_of(_first_run(row)))
-    return (base_of(chain[0]) if chain else _weights(row).name), len(chain)
+    chain = trainings(lineage_of(run))
+    return (base_of(chain[0]) if chain else _weights(run).name), len(chain)
 
 
 def _settings(grouped: Sequence[RowScores], names: Sequence[str]) -> list[str]:
-    """The settings of each row; rows that are otherwise equal (other prompts or documents) have fingerprints."""
-    texts = settings_texts([[(run, task) for task, (run, _) in row.items()] for row in grouped])
+    """The settings of each row; rows that are otherwise equal (other prompts or documents) have fingerprints, those of
+    external results dates."""
+    texts = settings_texts([[(run, question.task) for question, (run, _) in row.items()] for row in grouped])
     labels = list(zip(names, texts, strict=True))
     for at, row in enumerate(grouped):
         if labels.count(labels[at]) > 1:
-            prints = "+".join(dict.fromkeys(score.fingerprint[:8] for _, score in row.values()))
-            texts[at] = ", ".join(filter(None, [texts[at], f"fingerprint {prints}"]))
+            known = dict.fromkeys(score.fingerprint[:8] for _, score in row.values() if score.fingerprint != UNKNOWN)
+            difference = (
+                f"fingerprint {'+'.join(known)}" if known else f"of {min(run.created for run, _ in row.values())[:19]}"
+            )
+            texts[at] = ", ".join(filter(None, [texts[at], difference]))
     return texts
 
 
-def _cells(grouped: Sequence[RowScores], task: str, key: str) -> list[ExportCell | None]:
-    answers = [answer if (answer := row.get(task)) and answer[1].key == key else None for row in grouped]
+def _cells(of_task: Sequence[tuple[Run, Score] | None], key: str) -> list[ExportCell | None]:
+    answers = [answer if answer and answer[1].key == key else None for answer in of_task]
     dated = [answer and _dated(*answer) for answer in answers]
     reference = current(filter(None, dated))
     return [
@@ -235,12 +265,12 @@ def _marks(dated: DatedScore, reference: DatedScore | None, run: Run) -> Iterato
         yield "doubtful"
 
 
-def _column(task: str, key: str, with_metric: bool, scores: Sequence[Score]) -> ExportColumn:
+def _column(task: str, key: str, details: Sequence[str], scores: Sequence[Score]) -> ExportColumn:
     counts = {score.n for score in scores}
     return ExportColumn(
         task,
         key,
-        f"{task} ({key.removesuffix(',none')})" if with_metric else task,
+        f"{task} ({', '.join(details)})" if details else task,
         all(score.is_share for score in scores),
         any(score.higher_is_better is False for score in scores),
         counts.pop() if len(counts) == 1 else None,
@@ -269,7 +299,7 @@ def _notes(table: ScoreTable, duplicates: int) -> Iterator[str]:
     columns = table.columns
     metrics = {column.task: column.key.removesuffix(",none") for column in columns}
     percent = "; shares in percent" if any(column.share for column in columns) else ""
-    if len(metrics) == len(columns):  # otherwise the columns' names have the metrics
+    if len(metrics) == len({(column.task, column.key) for column in columns}):  # otherwise the columns' names have them
         keys = dict.fromkeys(metrics.values())
         texts = list(keys) if len(keys) == 1 else [f"{task} {key}" for task, key in metrics.items()]
         yield f"Score: {', '.join(texts)}{percent}."

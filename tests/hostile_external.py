@@ -97,6 +97,8 @@ def _files() -> Iterator[tuple[str, Kind]]:
         yield f"{name}: not UTF-8", Kind(instead(file, written(b'{"\xff\xfe": "\xc3\x28"}\n')), layout, parsed)
         yield f"{name}: deep nesting", Kind(instead(file, written(nested('{"a":', "}") + "\n")), layout, parsed)
         yield f"{name}: a list", Kind(instead(file, written("[1, 2]\n")), layout, parsed)
+        empty: Reach = "none" if name == "OpenCompass results" else parsed  # the model has other data sets
+        yield f"{name}: nothing inside", Kind(instead(file, written("{}")), layout, empty)
         yield f"{name}: missing", Kind(instead(file, lambda at: None), layout, "none")
     yield (
         "OpenCompass config: unary operators",
@@ -135,7 +137,7 @@ def _of_lm_eval() -> Iterator[tuple[str, Kind]]:
         for at, value in enumerate(values):
             yield f"lm-eval {place} {at}", Kind(in_json(lm_eval_results, {place: value}), "lm-eval", "run")
     odd: dict[str, list[Any]] = {
-        "results/words_gen/exact_match,first": [float("nan"), "N/A", None, HUGE, MARKS],
+        "results/words_gen/exact_match,first": [float("nan"), "N/A", None, HUGE, MARKS, 5e-324],
         "results/words_gen/exact_match_stderr,first": ["N/A", float("inf"), MARKS],
         f"results/words_gen/{MARKS},{MARKS}": [0.5],
         "groups": [None],
@@ -180,11 +182,11 @@ def _of_lm_eval() -> Iterator[tuple[str, Kind]]:
 
 def _of_opencompass() -> Iterator[tuple[str, Kind]]:
     results: dict[str, list[Any]] = {
-        "accuracy": [..., float("nan"), "x", None, True, HUGE, -5, 1e50, MARKS],
+        "accuracy": [..., float("nan"), "x", None, True, HUGE, -5, 1e50, MARKS, 5e-324],
         MARKS: [5.0],
         "a,b": [5.0],
         "details": [..., 5, "x", [], [5], {}, {"0": MARKS}],
-        "details/0/correct": ["x", None, [[1]], HUGE],
+        "details/0/correct": ["x", None, [[1]], HUGE, 5e-324],
         "details/0/references": [MARKS, 5, [MARKS]],
         "error": [MARKS],
     }

@@ -119,7 +119,7 @@ def _tasks(first: Run, second: Run, requested: tuple[str | None, str | None]) ->
     for run, name in zip((first, second), requested, strict=True):
         run.require_block()
         if name is not None and name not in run.tasks:
-            raise unknown("task", name, run.tasks, place=run.run_id)
+            raise unknown("task", name, run.tasks, place=run.name)
     a, b = requested
     shared = [name for name in first.tasks if name in second.tasks]
     if a is None and b is None and len(shared) == 1:

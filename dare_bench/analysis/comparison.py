@@ -16,7 +16,7 @@ from dare_bench.analysis.names import letter, run_names, unknown_text
 from dare_bench.analysis.paired_tests import Difference, holm, smallest_drop
 from dare_bench.analysis.pairing import NotPooledError, Pairing, pair, require_same_harness, score_of
 from dare_bench.analysis.settings import MODEL, shown
-from dare_bench.errors import IncompleteError, UsageError
+from dare_bench.errors import IncompleteError, UsageError, unknown
 from dare_bench.program import several
 from dare_bench.runs.index import Document, DocumentIndex
 from dare_bench.runs.reader import Run
@@ -169,7 +169,8 @@ def compare(
     """Compare each run with the first (``all_pairs``: with all runs before it).
 
     Args:
-        tasks: tasks or groups; None: all that the runs share, groups in place of their tasks.
+        tasks: tasks or groups; runs with none of them are left out. None: all that the runs share, groups in place of
+            their tasks.
         key: the score as "metric,filter"; None: each task's headline among the scores that both runs have.
         force: also compare scores that are not comparable; their ``breaks`` have the reasons.
 
@@ -187,8 +188,10 @@ def compare(
         raise UsageError(f"{duplicate} is given twice; give two different runs")
     for run in runs:
         run.require_block(IncompleteError)
+    runs, left_out = _with_tasks(runs, tasks) if tasks else (runs, [])
+    for run in runs:
         require_same_harness(runs[0], run)
-    comparison = RunComparison(runs, run_names(runs), [], [], level)
+    comparison = RunComparison(runs, run_names(runs), [], left_out, level)
     for a, b in sorted((i, j) for j in range(1, len(runs)) for i in range(j if all_pairs else 1)):
         for pairing in _pairings(comparison, a, b, tasks, key):
             if pairing.ids:
@@ -207,11 +210,42 @@ def compare(
     return comparison
 
 
+def _with_tasks(runs: Sequence[Run], tasks: Sequence[str]) -> tuple[list[Run], list[str]]:
+    """The runs that have one of the tasks, and for each other run that it is left out."""
+    known = set().union(*map(_tasks_of, runs))
+    for task in tasks:
+        if task not in known:
+            raise unknown("task", task, known)
+    kept = [run for run in runs if not _tasks_of(run).isdisjoint(tasks)]
+    names = " or ".join(tasks)
+    if len(kept) < 2:
+        raise UsageError(f"compare needs two runs with {names}, but only {kept[0].name} has it")
+    return kept, [f"{run.name} is left out: it has no {names}" for run in runs if run not in kept]
+
+
+def _tasks_of(run: Run) -> set[str]:
+    """Its tasks and groups."""
+    return {*run.tasks, *(score.task for score in run.scores())}
+
+
+def _in_both(comparison: RunComparison, a: int, b: int, tasks: Sequence[str]) -> Iterator[str]:
+    """The tasks that both runs have; what only one has is left out."""
+    names = [comparison.names[a], comparison.names[b]]
+    known = [_tasks_of(comparison.runs[at]) for at in (a, b)]
+    for task in tasks:
+        has = [name for name, of_run in zip(names, known, strict=True) if task in of_run]
+        if len(has) == 2:
+            yield task
+        elif has:
+            other = names[has[0] == names[0]]
+            comparison.left_out.append(f"{task}: only {has[0]} has it, not {other}")
+
+
 def _pairings(
     comparison: RunComparison, a: int, b: int, tasks: Sequence[str] | None, key: str | None
 ) -> Iterator[Pairing]:
     first, second, names = comparison.runs[a], comparison.runs[b], comparison.names
-    queue = list(tasks) if tasks else _shared_tasks(comparison, a, b)
+    queue = list(_in_both(comparison, a, b, tasks)) if tasks else _shared_tasks(comparison, a, b)
     while queue:
         task = queue.pop(0)
         score_key = key if tasks else _shared_key(first, second, task, key)

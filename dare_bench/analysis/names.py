@@ -42,11 +42,11 @@ def lineage_of(run: Run) -> LineageRecord | None:
 
 
 def run_names(runs: Sequence[Run]) -> list[str]:
-    """The name of each run: its id, or its path where another folder has a run of that id."""
+    """The name of each run, or its path where another folder has a run of that id."""
     folders: dict[str, set[Path]] = {}
     for run in runs:
         folders.setdefault(run.run_id, set()).add(run.path.resolve())
-    return [run.run_id if len(folders[run.run_id]) == 1 else str(run.path) for run in runs]
+    return [run.name if len(folders[run.run_id]) == 1 else str(run.path) for run in runs]
 
 
 def unknown_text(run: Run) -> str:
@@ -54,7 +54,7 @@ def unknown_text(run: Run) -> str:
     harness = run.require_block().harness
     version = "" if harness.version == UNKNOWN else f" {harness.version}"
     return (
-        f"{run.run_id} is external, written by the command-line tool of {harness.name}{version}; not recorded:"
+        f"{run.name} is external, written by the command-line tool of {harness.name}{version}; not recorded:"
         f" {', '.join(run.unknown)}"
     )
 

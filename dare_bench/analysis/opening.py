@@ -16,7 +16,7 @@ from dare_bench.runs.lm_eval_results import date_in, read_lm_eval
 from dare_bench.runs.opencompass_results import PARTS, model_folders, read_opencompass
 from dare_bench.runs.reader import Run
 from dare_bench.runs.run_files import JOURNAL, RUN_FILE, own_file
-from dare_bench.runs.text import listed
+from dare_bench.runs.text import listed, one_line
 
 LAYOUTS = (
     "a run of dare-bench, a results file or folder of lm-eval's command (results_<date>.json), or a folder of"
@@ -115,8 +115,12 @@ def iterate_runs(root: str | Path, on_problem: Callable[[str], None] | None = No
     for place in _places(root):
         try:
             run = place.open()
+            run.scores()  # those of an external result come from its samples
         except RunError as error:
             report(f"left out: {error}")
+        except Exception as error:  # one run must not hide all others
+            text = one_line(f"{type(error).__name__}: {error}", 300)
+            report(f"left out: {place.path}: {text}; this is a bug in dare-bench")
         else:
             for reason in run.left_out:
                 report(f"left out: {reason}")

@@ -88,7 +88,7 @@ def pair(first: Run, second: Run, task: str, key: str | None = None) -> Pairing:
         if (text := side.problem()) is not None:
             if score.is_group:
                 raise NotPooledError(f"{task} of {run.path}: {text}; compare its tasks: --task {tasks[0]}")
-            breaks.append(f"{run.run_id}: {text}")
+            breaks.append(f"{run.name}: {text}")
     ids = values[0].common(values[1])
     directions = [score.higher_is_better for score in scores if score.higher_is_better is not None]
     return Pairing(
@@ -171,8 +171,8 @@ def values_of(run: Run, score: Score, tasks: Sequence[str]) -> DocumentValues:
 
 def mismatched_scores(run: Run, task: str) -> list[str]:
     """The scores of a task that are no longer the mean of its sample lines, although their intervals were computed from
-    these: one line each."""
-    if run.samples_file(task) is None:
+    these: one line each. Those of an external result are computed from its present lines."""
+    if run.is_external or run.samples_file(task) is None:
         return []
     scores = [score for score in run.scores() if score.task == task and score.method not in ("none", "normal")]
     return [text for score in scores if (text := values_of(run, score, [task]).problem()) is not None]
@@ -188,9 +188,9 @@ def score_of(run: Run, task: str, key: str | None) -> Score:
     if not scores and task in run.tasks:
         raise RunError(f"task {task!r} of {run.path} has no score; all its documents failed")
     if not scores:
-        raise unknown("task", task, {score.task for score in run.scores()}, place=run.run_id)
+        raise unknown("task", task, {score.task for score in run.scores()}, place=run.name)
     if key is not None and key not in scores:
-        raise unknown("score", key, scores, place=f"{task} of {run.run_id}")
+        raise unknown("score", key, scores, place=f"{task} of {run.name}")
     score = scores[key] if key is not None else run.headline(task)
     assert score is not None  # there are scores of the task
     return score

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from dare_bench.config import DEFAULT_SEEDS
+from dare_bench.formatting import spread
 from dare_bench.runs.reader import Run
 from dare_bench.runs.results import members
 from dare_bench.runs.schema import UNKNOWN
@@ -29,6 +30,12 @@ class PromptContext:
     shots: tuple[Any, ...]
     instruction: Any
     examples: tuple[Any, ...]
+
+    @property
+    def shots_text(self) -> str:
+        """The number of examples: "5-shot", "0–5-shot"; empty if it is not recorded."""
+        counts = [count for count in self.shots if isinstance(count, int)]
+        return f"{spread(counts)}-shot" if counts else ""
 
 
 def prompt_context(run: Run, name: str) -> PromptContext:

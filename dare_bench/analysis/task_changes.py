@@ -46,7 +46,7 @@ class TaskChange:
 
 def task_change(first: Run, second: Run, task: str, names: tuple[str, str] | None = None) -> TaskChange:
     """Compare the task of that name in both runs, by fingerprint, then document by document."""
-    names = names or (first.run_id, second.run_id)
+    names = names or (first.name, second.name)
     if first.is_external or second.is_external:
         return _external_change(first, second, task, names)
     prints = [run.require_block().tasks[task].fingerprint.partition(":") for run in (first, second)]

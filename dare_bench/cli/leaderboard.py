@@ -53,18 +53,16 @@ def serve(
     port: Annotated[int, typer.Option(min=0, max=65535, help="Port; 0 chooses a free one.")] = 8000,
 ) -> None:
     """Serve a site on this machine only (127.0.0.1) until Ctrl-C."""
-    from functools import partial
-    from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
+    from dare_bench.leaderboards.server import SiteServer
 
     if not (Path(folder) / "index.html").is_file():
         raise UsageError(f"no index.html in {folder}; build it with: dare-bench leaderboard build RUNS -o {folder}")
-    handler = partial(SimpleHTTPRequestHandler, directory=folder)
     try:
-        server = ThreadingHTTPServer(("127.0.0.1", port), handler)
+        server = SiteServer(folder, port)
     except OSError as error:
         raise UsageError(f"cannot listen on port {port}: {error.strerror}; choose another with --port") from error
     with server:
-        echo(f"http://127.0.0.1:{server.server_port}/")
+        echo(server.url)
         try:
             server.serve_forever()
         except KeyboardInterrupt:

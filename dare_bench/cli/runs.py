@@ -40,10 +40,8 @@ def open_runs(names: str | Iterable[str]) -> list[Run]:
     runs: list[Run] = []
     for name in [names] if isinstance(names, str) else names:
         path = run_path(name)
-        if not path.is_dir() or len(places := places_at(path)) == 1:
+        if not path.is_dir() or len(places_at(path)) == 1:
             runs.append(open_run(path))
-        elif places:
-            runs += sorted((open_run(place.path) for place in places), key=lambda run: (run.created, run.run_id))
         elif below := find_runs(path, echo_error):
             runs += below
         else:

@@ -62,7 +62,7 @@ def score(
         for opened, (record, rescored, _) in zip(runs, results, strict=True):
             if single and rescored is not None:
                 _print(rescored, docs)
-            echo(("" if single else f"{opened.run_id}: ") + _verdict(record))
+            echo(("" if single else f"{opened.name}: ") + _verdict(record))
             if record.get("written"):
                 echo(record["written"])
     codes = {code for _, _, code in results}

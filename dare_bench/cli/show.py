@@ -78,9 +78,9 @@ def _find(run: Run, task: str | None, doc: str | None) -> Document:
 
 
 def _print_scores(console: Console, run: Run) -> None:
-    _print(console, f"{run.model} · {run.run_id} · {run.status_text}", "bold")
+    _print(console, f"{run.model} · {run.name} · {run.status_text}", "bold")
     if run.is_external:
-        _print(console, unknown_text(run).removeprefix(f"{run.run_id} is "), "dim")
+        _print(console, unknown_text(run).removeprefix(f"{run.name} is "), "dim")
     rows = [
         (score.task, score.metric, score.filter, score.text, score.interval, score.n_text, score.exactness)
         for score in run.scores()

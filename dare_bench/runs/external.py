@@ -46,6 +46,11 @@ class ExternalRun(Run):
         }
         self.unknown = (*(name for name, is_recorded in optional.items() if not is_recorded), *_NEVER_RECORDED)
 
+    @cached_property
+    def name(self) -> str:
+        """Its path."""
+        return str(self.path)
+
     @property
     def status(self) -> Literal["external"]:
         return "external"
@@ -62,7 +67,8 @@ class ExternalRun(Run):
         return [replace(score, task_fingerprint=UNKNOWN, fingerprint=UNKNOWN) for score in scores]
 
     def _readable(self, task: str) -> Iterator[Mapping[str, Any]]:
-        """A task's sample lines up to a damaged one, which is reported by those who need the documents."""
+        """The documents' values, from a task's sample lines up to a damaged one, which is reported by those who need
+        the documents."""
         try:
             yield from self.samples(task)
         except RunError:

@@ -59,6 +59,8 @@ class DataSetFiles:
         result = read_json(self.result, RunError)
         details = detail_rows(result)
         predictions = [row for path in self.predictions for row in _predictions(path)]
+        if self.predictions and not predictions:
+            raise RunError(f"{self.predictions[0]} is damaged: it has no predictions")
         repeats = self.repeats or max(1, len(predictions) // max(1, len(details)))
         if predictions and len(predictions) != repeats * len(details):
             details = []  # of something else than documents
@@ -94,6 +96,8 @@ class OpenCompassRun(ExternalRun):
     choice_value = "log-likelihood per token"
     files: dict[str, DataSetFiles]
     """Those of each data set with a score."""
+    values: dict[str, dict[str, list[float]]]
+    """The documents' values of each metric, by data set."""
 
     @property
     def result_files(self) -> list[Path]:
@@ -113,6 +117,11 @@ class OpenCompassRun(ExternalRun):
     def samples(self, task: str) -> Iterator[dict[str, Any]]:
         self._check(task, self.tasks)
         return iter(_rows(self.files[task], task) if self.samples_file(task) else ())
+
+    def _readable(self, task: str) -> Iterator[Mapping[str, Any]]:
+        of_metrics = self.values[task]
+        for values in zip(*of_metrics.values(), strict=True):
+            yield {"metrics": list(of_metrics), **dict(zip(of_metrics, values, strict=True))}
 
     def index(self, task: str) -> DocumentIndex | None:
         self._check(task, self.tasks)
@@ -169,6 +178,7 @@ def read_opencompass(path: Path, intervals: Intervals) -> OpenCompassRun:
     results = _results(scores, averages)
     run = OpenCompassRun(path, results, _block(path, work, config, scores, notes), intervals)
     run.files, run.left_out = files, tuple(left_out)
+    run.values = {task: own.values for task, own in scores.items()}
     return run
 
 

@@ -68,6 +68,11 @@ class Run:
     def run_id(self) -> str:
         return self.block.run_id if self.block else self._about.run_id or self.path.name
 
+    @cached_property
+    def name(self) -> str:
+        """What messages call the run, and commands accept: the folder in the default output folder."""
+        return self.run_id
+
     def require_block(self, error: type[DareError] = RunError) -> Block:
         """The ``dare_bench`` block; raises ``error`` if the run has no results yet."""
         if self.block is None:

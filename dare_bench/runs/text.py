@@ -29,8 +29,9 @@ def visible(text: str, limit: int | None = None) -> str:
     """
     left_out = 0 if limit is None else max(0, len(text) - limit)
     text = text[:limit].replace("\r\n", "\n")
-    text = _CONTROL.sub(lambda m: _picture(ord(m[0])), text)
-    text = _INVISIBLE.sub(lambda m: f"⟨U+{ord(m[0]):04X}⟩", text)
+    if not (text.isascii() and text.isprintable()):
+        text = _CONTROL.sub(lambda m: _picture(ord(m[0])), text)
+        text = _INVISIBLE.sub(lambda m: f"⟨U+{ord(m[0]):04X}⟩", text)
     return f"{text}… ({left_out:,} more characters)" if left_out else text
 
 

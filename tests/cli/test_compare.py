@@ -12,7 +12,7 @@ from run_factory import make_run
 
 from dare_bench.cli import main
 from dare_bench.cli.compare import compare
-from dare_bench.errors import SaveError, UsageError
+from dare_bench.errors import SaveError, UnknownNameError, UsageError
 
 Out = pytest.CaptureFixture[str]
 HALF = [1.0, 0.0] * 20
@@ -117,8 +117,25 @@ def test_tasks_and_scores_can_be_chosen(tmp_path: Path, capsys: Out) -> None:
     built = json.loads(capsys.readouterr().out)
     assert [item["score"] for item in built["comparisons"]] == ["acc,none"]
     assert built["not_compared"] == ["s: a and b have no acc,none in common"]
-    with pytest.raises(UsageError, match="unknown task 'sudoku' in a"):
+    with pytest.raises(UsageError, match="unknown task 'sudoku'"):
         compare(names, task="sudoku")
+
+
+def test_runs_without_the_chosen_task_are_left_out(tmp_path: Path, capsys: Out) -> None:
+    """Also the reference: the first run that has the task takes its place."""
+    lacking = str(make_run(tmp_path, "lacking", tasks={"other": 0.5}))
+    compare([lacking, *_two(tmp_path)], task="s", json=True)
+    record = json.loads(capsys.readouterr().out)
+    assert record["not_compared"] == ["lacking is left out: it has no s"]
+    assert [run["run_id"] for run in record["runs"]] == ["a", "b"]
+    compare([*_two(tmp_path), lacking], task="s,other", json=True)
+    record = json.loads(capsys.readouterr().out)
+    assert record["not_compared"] == ["s: only a has it, not lacking", "other: only lacking has it, not a"]
+    assert [item["task"] for item in record["comparisons"]] == ["s"]
+    with pytest.raises(UsageError, match="two runs with other, but only lacking has it"):
+        compare([lacking, *_two(tmp_path)], task="other")
+    with pytest.raises(UnknownNameError, match="unknown task 'nothing'; known: other, s"):
+        compare([lacking, *_two(tmp_path)], task="nothing")
 
 
 def test_all_pairs_and_a_folder_of_runs(tmp_path: Path, capsys: Out) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -11,10 +12,12 @@ import urllib.request
 from pathlib import Path
 
 import pytest
+from calls import call
 from hostile_external import DATA
 from run_factory import make_run
 
 from dare_bench.analysis.document_view import document_view
+from dare_bench.analysis.opening import open_run
 from dare_bench.cli.leaderboard import build, serve
 from dare_bench.cli.ls import runs as list_runs
 from dare_bench.cli.show import colored, show
@@ -129,6 +132,26 @@ def test_ls_runs(tmp_path: Path, capsys: Out) -> None:
     (tmp_path / "none").mkdir()
     list_runs(str(tmp_path / "none"))
     assert "no runs in" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("layout", ["lm-eval/tiny-llada/results_*.json", "opencompass/*/results/tiny-llada"])
+def test_an_external_result_has_one_name_that_every_command_accepts(
+    tmp_path: Path, capsys: Out, monkeypatch: pytest.MonkeyPatch, layout: str
+) -> None:
+    for name in ("first", "second"):
+        shutil.copytree(DATA, tmp_path / name)
+    monkeypatch.chdir(tmp_path)
+    path, other = (str(next(Path(name).glob(layout))) for name in ("first", "second"))
+    run = open_run(path)
+    shown = {
+        "show": [path], "report": [path], "compare": [path, other], "export table": [path], "ls runs": ["first"],
+        "score": [path], "regress": [path, "--baseline", "b.json", "--update"],
+        "leaderboard build": [path, "-o", str(tmp_path / "site")],
+    }  # fmt: skip
+    for verb, names in shown.items():
+        _, out, err = call([*verb.split(), *names])
+        assert run.run_id not in out + err, verb
+        assert path in "".join((out + err).split("\n")) or verb in ("export table", "leaderboard build"), verb
 
 
 def test_build_prints_the_index_last(tmp_path: Path, capsys: Out) -> None:

@@ -109,7 +109,7 @@ def test_update_replaces_no_baseline_of_another_family_or_harness(
     before = file.read_bytes()
     assert verb(run, "-b", file, "--update") == 2
     output = capsys.readouterr().err
-    assert f"another {name}: dream, the run's is " in output and "delete it first" in output
+    assert f"a different {name}: dream, the run's is " in output and "delete it first" in output
     assert file.read_bytes() == before
 
 
@@ -396,6 +396,6 @@ def test_an_early_stopped_checkpoint_is_judged_and_red(tmp_path: Path, capsys: O
     )
     assert verb(base.path, "-b", file) == 3
     out = capsys.readouterr().out
-    assert "another checkpoint: tiny-sdar" in out and "REGRESSION" in out and "dropped by " in out
+    assert "different checkpoints: tiny-sdar" in out and "REGRESSION" in out and "dropped by " in out
     better = compare_baselines("run", baselines.of_run(base), known)
     assert not better.regressed and {score.gain > 0 for score in better.scores} == {True}

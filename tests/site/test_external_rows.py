@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import json
 import shutil
+from collections import Counter
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hostile_external import DATA
@@ -13,6 +15,9 @@ from site_pages import EVIL, Page, board_data, pages, ranks_of, rows
 
 from dare_bench.analysis.opening import find_runs
 from dare_bench.leaderboards.builder import build
+from dare_bench.runs import index
+from dare_bench.runs.field_types import LineModel
+from dare_bench.runs.opencompass_results import DataSetFiles
 
 
 @pytest.fixture(scope="module")
@@ -74,6 +79,37 @@ def test_ranks_do_not_depend_on_external_results(tmp_path: Path, tasks: tuple[st
     shutil.copytree(DATA, tmp_path / "runs" / "external")
     mixed = ranks_of(tmp_path / "runs", tmp_path / "mixed")
     assert {name: mixed[name] for name in alone} == alone
+
+
+def test_a_build_parses_each_sample_line_twice(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Once for the intervals and once for its page."""
+    shutil.copytree(DATA / "lm-eval", tmp_path / "runs")
+    parsed: Counter[bytes] = Counter()
+    parse = index._parse
+
+    def counted(raw: bytes, model: type[LineModel]) -> dict[str, Any]:
+        parsed[raw] += 1
+        return parse(raw, model)
+
+    monkeypatch.setattr(index, "_parse", counted)
+    build(tmp_path / "runs", tmp_path / "site")
+    lines = Counter(line for file in tmp_path.rglob("samples_*.jsonl") for line in file.read_bytes().splitlines(True))
+    assert parsed == {line: 2 * count for line, count in lines.items()}
+
+
+def test_a_build_reads_each_file_of_opencompass_twice(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Once for the scores and once for the documents' pages."""
+    shutil.copytree(DATA / "opencompass", tmp_path / "runs")
+    opened: Counter[str] = Counter()
+    read = DataSetFiles.read
+
+    def counted(files: DataSetFiles) -> Any:
+        opened[str(files.result)] += 1
+        return read(files)
+
+    monkeypatch.setattr(DataSetFiles, "read", counted)
+    build(tmp_path / "runs", tmp_path / "site")
+    assert len(opened) == 6 and set(opened.values()) == {2}
 
 
 def test_a_rebuild_writes_only_what_changed(tmp_path: Path) -> None:

@@ -136,3 +136,14 @@ def test_a_new_run_writes_the_speed_pages_and_nothing_new_none(site: Path, tmp_p
     build(tmp_path / "runs", site, samples=False)
     after = times()
     assert after["1-sudoku.html"] != before["1-sudoku.html"] and after["2-countdown.html"] == before["2-countdown.html"]
+
+
+@pytest.mark.parametrize("speed", [5e-324, 1e-99, 1e99])
+def test_a_speed_of_another_world_ends_no_build(tmp_path: Path, speed: float) -> None:
+    run(tmp_path / "runs", "odd", speed=speed)
+    run(tmp_path / "runs", "sound")
+    build(tmp_path / "runs", tmp_path / "site")
+    (chart,) = [
+        names for title, names in charts(tmp_path / "site" / "speed" / "index.html").items() if "second" in title
+    ]
+    assert "sound" in chart and ("odd" in chart) == (speed > 5e-324)

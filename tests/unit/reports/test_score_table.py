@@ -5,17 +5,19 @@ from __future__ import annotations
 import csv
 import io
 import json
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 from hostile_external import DATA
+from hostile_files import in_json
 from hypothesis import given
 from hypothesis import strategies as st
 from markdown_it import MarkdownIt
 from paths import ROOT
-from run_factory import make_run
+from run_factory import alter, make_run
 from typesetting import tabular, typeset
 
 from dare_bench.analysis.opening import find_runs
@@ -25,6 +27,14 @@ from dare_bench.reports.latex import escaped
 from dare_bench.reports.score_table import ScoreTable, score_table
 from dare_bench.runs.reader import Run
 
+SERVED: dict[str, Any] = {
+    "model__family": "unknown",
+    "model__engine": {"name": "sglang", "version": None, "content_verified": True},
+}
+STATED: dict[str, Any] = {
+    "model__family": "unknown", "model__dtype": "unknown", "model__content_hash": "stated:x",
+    "model__engine": {"name": "sglang", "version": None, "content_verified": False},
+}  # fmt: skip
 TRAINED = ROOT / "leaderboards" / "examples" / "trained"
 
 
@@ -291,6 +301,61 @@ def test_csv_has_plain_numbers_and_no_formulas(tmp_path: Path) -> None:
     assert row["checkpoint"] == "'=HYPERLINK(1)" and row["t"] == "0.9" and row["t n"] == "20"
     assert float(row["t lo"]) < 0.9 < float(row["t hi"])
     assert row["t marks"] == "limited" and row["t tier"] == "E1" and len(row["t fingerprint"]) == 16
+
+
+def test_one_model_is_one_row_whatever_asked_it(tmp_path: Path) -> None:
+    """Where it has a task in several ways, each is a column, named by what tells them apart."""
+    make_run(tmp_path, "own", tasks={"dare_sudoku": 0.5, "gsm8k": 0.4})
+    alter(make_run(tmp_path, "shots", tasks={"gsm8k": 0.7}, prompts="5"), results={"n-shot": {"gsm8k": 5}})
+    alter(make_run(tmp_path, "harness", tasks={"math": 0.7}), harness__name="opencompass")
+    alter(make_run(tmp_path, "served", tasks={"arc": 0.4}), **SERVED)
+    alter(make_run(tmp_path, "stated", tasks={"mmlu": 0.3}), **STATED)
+    make_run(tmp_path, "other", model="other", tasks={"gsm8k": 0.2}, content="cd" * 32)
+    shutil.copytree(DATA, tmp_path / "external")
+    built = score_table(find_runs(tmp_path))
+    shown = {
+        row.name: {column.name: cell.score.value for column, cell in zip(built.columns, row.cells, strict=True) if cell}
+        for row in built.rows
+    }
+    assert shown["other"] == {"gsm8k (0-shot, lm-eval)": 0.2}
+    assert shown["tiny-llada"] == {
+        "dare_sudoku (native)": 0.5, "dare_sudoku (external)": 1.0, "dare_arithmetic": 1.0, "math": 0.7, "mmlu": 0.3,
+        "arc": 0.4, "gsm8k (0-shot, lm-eval)": 0.4, "gsm8k (5-shot, lm-eval)": 0.7, "gsm8k (opencompass)": 0.0,
+        "ARC-c": 0.0, "gsm8k-twice": 0.0,
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    "facts",
+    [
+        {"decoding_requested": {"steps": 2}},
+        {"model__dtype": "float16"},
+        {"model__content_hash": "sha256:0"},
+        {"seeds": [7] * 4},
+    ],
+)
+def test_a_server_with_other_settings_is_another_row(tmp_path: Path, facts: dict[str, Any]) -> None:
+    own, served = make_run(tmp_path, "own", tasks={"t": 0.5}), make_run(tmp_path, "served", tasks={"u": 0.4})
+    alter(served, **SERVED)
+    assert len(table(own, served).rows) == 1
+    alter(served, **facts)
+    assert len(table(own, served).rows) == 2
+
+
+def test_two_results_of_one_question_are_two_rows_of_one_name() -> None:
+    built = score_table(find_runs(DATA / "lm-eval" / "org__dummy"))
+    assert [row.name for row in built.rows] == ["org/dummy"] * 2 and len({row.settings for row in built.rows}) == 2
+
+
+@pytest.mark.parametrize(
+    "facts", [{"config/model_dtype": "bfloat16"}, {"config/model_args": {"pretrained": "tiny-llada", "peft": "lora"}}]
+)
+def test_what_contradicts_a_checkpoint_is_another_row(tmp_path: Path, facts: dict[str, Any]) -> None:
+    make_run(tmp_path, tasks={"u": 0.5})
+    shutil.copytree(DATA / "lm-eval" / "tiny-llada", tmp_path / "external" / "lm-eval")
+    assert len(score_table(find_runs(tmp_path)).rows) == 1
+    in_json(lambda root: next(root.rglob("external/lm-eval/results_*.json")), facts)(tmp_path)
+    assert len(score_table(find_runs(tmp_path)).rows) == 2
 
 
 def test_external_results_are_marked_and_not_compared(tmp_path: Path) -> None:

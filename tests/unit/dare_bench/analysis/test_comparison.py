@@ -225,7 +225,7 @@ def test_words_that_do_not_fit(tmp_path: Path) -> None:
         compare([a, b, Run(a.path)])
     with pytest.raises(UsageError, match="nothing to compare: s: only a has it, not b; t: only b has it, not a"):
         compare([a, b])
-    with pytest.raises(UsageError, match="unknown task 's' in b"):
+    with pytest.raises(UsageError, match="two runs with s, but only a has it"):
         compare([a, b], ["s"])
     with pytest.raises(UsageError, match="no f1,none in common"):
         compare([a, _run(tmp_path, "c", {"s": HALF})], key="f1,none")

@@ -61,12 +61,17 @@ def test_runs_share_a_row_where_they_were_asked_alike(tmp_path: Path) -> None:
     item = row_key(_run(tmp_path, "one"))
     assert item.joins(row_key(_run(tmp_path, "other"))) and item.is_independent
     requested = {
-        "shots": {"spec": {"num_fewshot": 5}}, "template": {"chat_template_sha": "ab"},
+        "template": {"chat_template_sha": "ab"},
         "system": {"system_instruction": "be brief"}, "steps": {"block": {"decoding_requested": {"steps": 8}}},
         "repeats": {"block": {"repeats": 4}}, "seeds": {"block": {"seeds": [1, 1, 1, 1]}},
     }  # fmt: skip
     for name, change in requested.items():
         assert not item.joins(row_key(_run(tmp_path, name, **change))), name
+    for name, change in {
+        "shots": {"spec": {"num_fewshot": 5}},
+        "harness": {"block": {"harness": {"name": "opencompass", "version": "1"}}},
+    }.items():
+        assert item.joins(row_key(_run(tmp_path, name, **change))), name
     part = row_key(_run(tmp_path, "part", block={"suite": "s", "decoding_requested": {"steps": 8}}))
     same = row_key(_run(tmp_path, "same", block={"suite": "s"}))
     assert part.joins(same) and same.joins(item) and not part.joins(item) and not part.is_independent

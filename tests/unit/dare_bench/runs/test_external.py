@@ -5,13 +5,16 @@ from __future__ import annotations
 import json
 import shutil
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hostile_external import DATA, lm_eval_results, opencompass_config, opencompass_predictions, opencompass_results
 from run_factory import make_run
 
 from dare_bench.analysis.opening import find_runs, open_run
+from dare_bench.cli.runs import open_runs
 from dare_bench.errors import RunError
+from dare_bench.runs.opencompass_results import OpenCompassRun
 from dare_bench.runs.schema import UNKNOWN
 
 DUMMY = DATA / "lm-eval" / "org__dummy"
@@ -215,3 +218,26 @@ def test_a_results_file_that_is_not_lm_evals_is_refused(data: Path) -> None:
     file.write_text('{"results": {}}')
     with pytest.raises(RunError, match="is not a results file of lm-eval: it has no table 'configs'"):
         open_run(file)
+
+
+def test_a_result_that_breaks_its_reader_hides_no_other(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    shutil.copytree(DATA, tmp_path / "runs")
+    read = OpenCompassRun._readable
+
+    def broken(run: OpenCompassRun, task: str) -> Any:
+        return {}[task] if run.model == "tiny-llada" else read(run, task)
+
+    monkeypatch.setattr(OpenCompassRun, "_readable", broken)
+    problems: list[str] = []
+    assert len(find_runs(tmp_path / "runs", problems.append)) == 4
+    (problem,) = problems
+    assert "results/tiny-llada: KeyError: 'ARC-c'; this is a bug" in problem
+
+
+def test_a_damaged_result_in_a_folder_of_several_is_left_out(data: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (damaged,) = data.rglob("predictions/tiny-llada/ARC-c.json")
+    damaged.unlink()
+    (damaged.parent / "ARC-c_0.json").write_text("{}")
+    (folder,) = data.glob("opencompass/*")
+    assert [run.model for run in open_runs(str(folder))] == ["tiny-llada-base"]
+    assert capsys.readouterr().err == f"left out: {damaged.parent}/ARC-c_0.json is damaged: it has no predictions\n"

@@ -142,7 +142,7 @@ REFUSED: dict[str, tuple[Change, str]] = {
     ),
     "a network of its own": (config(auto_map={"AutoModel": "m.Net"}), "network in the checkpoint's own code"),
     "a network of another's": (config(model_type="a2d-llama", architectures=["A2DLlamaLMHeadModel"]), "or --family"),
-    "no config of its kind": (config(hidden_size="wide"), "is no llama config"),
+    "no config of its kind": (config(hidden_size="wide"), "is not a llama config"),
     "more layers than weights": (config(num_hidden_layers=10**5), "describes 100000 layers"),
     "any number of layers": (
         config(num_hidden_layers=10**9),

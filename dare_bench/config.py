@@ -156,6 +156,8 @@ def one_line(error: ValidationError, noun: str) -> str:
         name = _short(".".join(str(p) for p in item["loc"] if "[" not in str(p)))[1:-1] or noun
         if item["type"] == "extra_forbidden":
             parts.append(f"{name!r} is not a field of {noun}")
+        elif item["type"] == "missing":
+            parts.append(f"{name!r} is missing")
         elif not item["loc"]:  # an error in a combination of fields; the message names them
             parts.append(f"{noun}: {item['msg'].removeprefix('Value error, ')}")
         else:

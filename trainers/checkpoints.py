@@ -29,8 +29,8 @@ LINEAGE = "lineage.json"
 STATE = "trainer_state.json"
 SUMS = "unlogged.json"
 """The sums of metrics since the last entry of the log."""
-MAX_STATE = 1 << 30
-"""Maximum size of the state, which contains the log."""
+MAX_STATE = 1 << 20, 64 << 10
+"""Maximum size of the state in bytes, and what each step adds to it: its entries of the log."""
 _FOLDER = re.compile(r"checkpoint-(\d+)$")
 _READ_ERRORS = (
     CheckpointError, OSError, RuntimeError, ValueError, TypeError, KeyError, EOFError, pickle.UnpicklingError,
@@ -110,7 +110,8 @@ def check_complete(folder: Path) -> None:
     if missing:
         raise _damaged(folder, f"{', '.join(missing)} is missing")
     with reading_checkpoint(folder):
-        fields = read_json(folder / STATE, CheckpointError, limit=MAX_STATE)
+        limit = MAX_STATE[0] + MAX_STATE[1] * step_of(folder)
+        fields = read_json(folder / STATE, CheckpointError, limit=limit)
         if (step := _State.model_validate(fields).global_step) != step_of(folder):
             raise ValueError(f"its global_step in {STATE} is {step}")
         TrainerState(**fields)
@@ -139,8 +140,11 @@ def reading_checkpoint(folder: Path | str | None) -> Iterator[None]:
     except _READ_ERRORS as error:
         if folder is None:
             raise
-        problem = one_line(error, STATE) if isinstance(error, ValidationError) else str(error).splitlines()[0]
-        raise _damaged(Path(folder), f"it cannot be read: {problem[:150]}") from error
+        if isinstance(error, CheckpointError | ValidationError):
+            problem = str(error) if isinstance(error, CheckpointError) else one_line(error, STATE)
+        else:  # of a library, with advice that does not apply
+            problem = str(error).splitlines()[0][:150]
+        raise _damaged(Path(folder), f"it cannot be read: {problem}") from error
 
 
 @contextlib.contextmanager

@@ -122,7 +122,9 @@ def is_trained(out: Path, settings: Mapping[str, Any]) -> bool:
         asked = Asked.model_validate(record.get("settings") or {})
     except ValidationError as error:
         problem = one_line(error, "the settings")
-        raise TrainingError(f"{out / lineage.FILE} is damaged: {problem}; restore it, or choose another folder") from error
+        raise TrainingError(
+            f"{out / lineage.FILE} is damaged: {problem}; restore it, or choose another folder"
+        ) from error
     return _steps(asked.model_dump()) == _steps(settings)
 
 

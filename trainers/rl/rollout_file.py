@@ -7,7 +7,7 @@ import json
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 from pydantic import FailFast, FiniteFloat, NonNegativeInt, TypeAdapter, ValidationError
 
@@ -16,14 +16,17 @@ from dare_bench.errors import TrainingError
 from dare_bench.reading import parse_json, read_bytes
 from dare_bench.trainers.rl.completions import Completion
 
+if TYPE_CHECKING:
+    from dare_bench.trainers.rl.rollout import Rollouts
+
 FILE = "rollout.json"
 PROMPTS = "prompts.json"
 _LISTS = ("completions", "texts", "rewards", "advantage")
 """Fields of a rollout that have a value for each completion."""
 Values = Annotated[list[FiniteFloat], FailFast()]
 """Validated up to the first value that is none, as are the other lists: a file may hold millions."""
-MAX_FILE = 1 << 30
-"""Maximum size of the file."""
+MAX_FILE = 1 << 20, 2048
+"""Maximum size of the file in bytes, and what each token of a completion adds to it: ids, old values, predictions."""
 
 
 @dataclass(kw_only=True)
@@ -68,23 +71,18 @@ def write_rollout(parts: Sequence[dict[str, Any]], folder: Path) -> None:
     (folder / FILE).write_text(json.dumps(parts))
 
 
-def read_rollout(
-    folder: Path, count: int, iterations: int, later: int, check: Callable[[Rollout], None]
-) -> Rollout | None:
+def read_rollout(folder: Path, rollouts: Rollouts) -> Rollout | None:
     """The rollout of all processes, which may have been other ones; None if there is none in use.
 
-    Args:
-        count: completions.
-        check: raises ValueError for a rollout that is not of this training.
-        iterations: inner iterations of a rollout, ``later`` of which have old values.
-
     Raises:
-        TrainingError: the file is damaged.
+        TrainingError: the file is damaged, or of another training than that of ``rollouts``.
     """
     if not (folder / FILE).exists():
         return None
+    count, iterations, later = rollouts.count, rollouts.iterations, rollouts.later
     with _reading(folder / FILE):
-        raw = parse_json(read_bytes(folder / FILE, TrainingError, limit=MAX_FILE))
+        limit = MAX_FILE[0] + MAX_FILE[1] * count * rollouts.method.spec.context_limit
+        raw = parse_json(read_bytes(folder / FILE, TrainingError, limit=limit))
         parts = _PARTS.validate_python([{**part, "metrics": {}} for part in _FIELDS.validate_python(raw)])
         if not parts or any(len(part.old) != later for part in parts):
             raise ValueError(f"it has no old values of {iterations} inner iterations")
@@ -97,7 +95,7 @@ def read_rollout(
             if len(values) != count:
                 raise ValueError(f"{len(values)} values for {count} completions")
         whole = replace(parts[0], old=old, **columns)
-        check(whole)
+        rollouts.check(whole)
         return whole
 
 

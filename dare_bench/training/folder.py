@@ -10,7 +10,7 @@ import logging
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any, Literal
+from typing import Any, Literal, TypeVar
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
@@ -30,6 +30,7 @@ _DERIVED = frozenset({"data_hash", "items", "batch", "canvas_length", "max_pads"
 """Values that settings determine; named last in messages (another seed generates other rows of our own tasks)."""
 _LENGTH = frozenset({"max_steps", "num_train_epochs"})
 """Settings that determine nothing but the number of steps if the learning rate is constant."""
+Kind = TypeVar("Kind", bound=BaseModel)
 MAX_BATCH = 1 << 20
 """Maximum number of items of an optimizer step."""
 
@@ -59,11 +60,16 @@ class FolderRecord(BaseModel):
 
 def read(out: Path) -> FolderRecord:
     """The record of the training in ``out``; raises TrainingError."""
+    return _valid(FolderRecord, read_json(out / FILE, TrainingError), out / FILE)
+
+
+def _valid(kind: type[Kind], value: Any, file: Path) -> Kind:
+    """``value``, which was read from ``file``, as a record; raises TrainingError."""
     try:
-        return FolderRecord.model_validate(read_json(out / FILE, TrainingError))
+        return kind.model_validate(value)
     except ValidationError as error:
         problem = one_line(error, "the training")
-        raise TrainingError(f"{out / FILE} is damaged: {problem}; restore it, or choose another folder") from error
+        raise TrainingError(f"{file} is damaged: {problem}; restore it, or choose another folder") from error
 
 
 def claim(out: Path, settings: Mapping[str, Any], facts: Mapping[str, Any] = MappingProxyType({})) -> str:

@@ -82,6 +82,10 @@ def test_a_folder_in_which_another_process_trains_is_refused_before_a_model_is_o
         ("options: counts\n", "options='counts' is not a mapping"),
         ("noise: even\noptions: {noise: counts}\n", "noise and noise within options are the same setting"),
         ("eval_tasks: a\neval: {tasks: b}\n", "eval_tasks and tasks within eval are the same setting"),
+        (
+            "include_path: a\neval: {include_path: b}\n",
+            "include_path and include_path within eval are the same setting",
+        ),
     ],
 )
 def test_a_file_says_a_setting_once_and_mappings_as_mappings(tmp_path: Path, text: str, said: str) -> None:

@@ -76,8 +76,8 @@ class SweepEstimates:
         unknown = f"; the time of {len(todo) - len(seconds)} of them is unknown" if len(seconds) < len(todo) else ""
         return [
             f"nodes to do: {len(todo)}, about {duration(sum(seconds))} on this machine, one after another{unknown}",
-            "not counted, unless a node was measured here: imports, loading, reading data, scoring and saving; they take "
-            "some seconds a node, which is most of the time of a short sweep",
+            "not counted, unless a node was measured here: imports, loading, reading data, scoring and saving, which "
+            "take some seconds a node, most of the time of a short sweep",
             "assumed: 6 N operations per trained token (LoRA 4 N), twice for block-causal families, without attention "
             "and optimizer; rows that stop early make evaluations cheaper",
             f"assumed for GPU hours: {GPU.name} at {UTILIZATION:.0%} of its peak",

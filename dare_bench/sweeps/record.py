@@ -34,7 +34,7 @@ class Attempt(BaseModel):
 
     started: str
     where: str
-    seconds: float | None = Field(None, ge=0, le=MAX_SECONDS)
+    seconds: float | None = Field(default=None, ge=0, le=MAX_SECONDS)
     error: str = ""
 
 

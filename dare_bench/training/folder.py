@@ -173,8 +173,10 @@ def _with_options(settings: Mapping[str, Any]) -> dict[str, Any]:
 
 def _steps(settings: Mapping[str, Any]) -> int | None:
     """Number of optimizer steps; None in a record without the settings that determine it."""
-    numbers = [settings.get(name) for name in ("max_steps", "num_train_epochs", "items", "batch")]
-    return None if None in numbers[1:] else optimizer_steps(*numbers)
+    epochs, items, batch = (settings.get(name) for name in ("num_train_epochs", "items", "batch"))
+    if epochs is None or items is None or batch is None:
+        return None
+    return optimizer_steps(settings.get("max_steps"), epochs, items, batch)
 
 
 def _check_extension(out: Path, settings: Mapping[str, Any], before: int | None, now: int | None) -> None:

@@ -69,8 +69,9 @@ class Completion:
         """Raise ValueError unless the record, which was read from a file, fits this prompt, the model and itself."""
         length = len(self.tokens)
 
-        def is_answer(tokens: Sequence[int], scored: int) -> bool:
-            return len(tokens) == length and 0 <= scored <= length and 0 <= min(tokens) <= max(tokens) < spec.vocab_size
+        def is_answer(answer: Completion | Prediction) -> bool:
+            is_whole = len(answer.tokens) == length and 0 <= answer.scored <= length
+            return is_whole and 0 <= min(answer.tokens) <= max(answer.tokens) < spec.vocab_size
 
         fits = (
             self.prompt == tuple(prompt)
@@ -79,7 +80,8 @@ class Completion:
             and len(self.set_at) == length
             and -1 <= min(self.set_at) <= max(self.set_at) < 1 << 31
             and len(self.logprobs) in (0, length)
-            and all(is_answer(answer.tokens, answer.scored) for answer in (self, *self.predictions))
+            and is_answer(self)
+            and all(map(is_answer, self.predictions))
             and all(0 <= place < length for predicted in self.predictions for place in predicted.masked)
         )
         if not fits:

@@ -14,7 +14,6 @@ import logging
 import math
 import random
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
 from datetime import timedelta
 from operator import itemgetter
 from pathlib import Path
@@ -46,7 +45,7 @@ from dare_bench.trainers.checkpoints import (
     writing_checkpoint,
 )
 from dare_bench.trainers.forwards import Forward, Forwards, restored
-from dare_bench.trainers.objective import Objective, add_metrics, averages, mean_loss
+from dare_bench.trainers.objective import Objective, SettledLoss, add_metrics, averages, mean_loss
 from dare_bench.trainers.phases import PhaseCost, Phases
 from dare_bench.trainers.policy import PolicyInTraining
 from dare_bench.trainers.progress import TrainingProgress
@@ -355,14 +354,6 @@ class Loop(Trainer):
         """Evaluate checkpoints whose evaluation was interrupted; finished evaluations are only read."""
         for step, folder in checkpoints(out).items():
             self.evaluate_saved(folder, step)
-
-
-@dataclass(frozen=True)
-class SettledLoss:
-    """A step's loss, and the weight of each scored token's loss in its gradient, float64 [N]."""
-
-    weight_N: Tensor
-    loss: float
 
 
 def _finite(step: Step, value: float, what: str = "the loss") -> float:

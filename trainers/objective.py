@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any, ClassVar
 
 from torch import Tensor
@@ -23,6 +24,14 @@ Metrics = Mapping[str, tuple[float, float]]
 """By name, the sum of a value and the number (or weight) of what was summed; their ratio over all processes and steps
 is logged. The sum of squares of ``NAME`` is ``NAME_square``; the standard deviation ``NAME_std`` is logged instead.
 ``NAME_max`` is a largest value with a count of 1; the largest of all is logged."""
+
+
+@dataclass(frozen=True)
+class SettledLoss:
+    """A step's loss, and the weight of each scored token's loss in its gradient, float64 [N]."""
+
+    weight_N: Tensor
+    loss: float
 
 
 def add_metrics(total: dict[str, tuple[float, float]], metrics: Metrics) -> None:

@@ -185,6 +185,7 @@ def reason(item: Mapping[str, Any]) -> str:
     if not text.startswith("Input should be"):
         return text
     text = text.replace("Input should be", "must be").split(", unable to")[0].split(", got a number")[0]
+    text = text.split(" or instance of ")[0]  # of a class, which a file cannot hold
     for old, new in _WORDS.items():
         text = text.replace(old, new)
     return text

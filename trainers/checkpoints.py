@@ -46,7 +46,7 @@ class _Entry(BaseModel):
     model_config = ConfigDict(strict=True, extra="allow")
 
     step: int
-    loss: float | None = None
+    loss: float = 0.0
 
 
 class _Callbacks(BaseModel):

@@ -24,9 +24,8 @@ from dare_bench.training.sources import find_files
 
 Status = Literal["pending", "running", "done", "failed", "skipped"]
 INTERRUPTED = "interrupted"
-
-
 MAX_SECONDS = 1e9
+"""Maximum time of a node, some 30 years."""
 
 
 class Attempt(BaseModel):

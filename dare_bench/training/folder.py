@@ -16,7 +16,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from dare_bench.config import one_line
 from dare_bench.errors import TrainingError, UsageError
-from dare_bench.reading import read_json
+from dare_bench.reading import existing, read_json
 from dare_bench.runs import lineage
 from dare_bench.runs.writer import atomic_write_json, ensure_folder
 from dare_bench.training.spec import MAX_EPOCHS, MAX_STEPS, optimizer_steps
@@ -124,19 +124,13 @@ def is_trained(out: Path, settings: Mapping[str, Any]) -> bool:
     record = lineage.read(out)
     if record is None:
         return False
-    try:
-        asked = Asked.model_validate(record.get("settings") or {})
-    except ValidationError as error:
-        problem = one_line(error, "the settings")
-        raise TrainingError(
-            f"{out / lineage.FILE} is damaged: {problem}; restore it, or choose another folder"
-        ) from error
+    asked = _valid(Asked, record.get("settings") or {}, out / lineage.FILE)
     return _steps(asked.model_dump()) == _steps(settings)
 
 
 def missing(out: Path) -> list[str]:
     """The parts that the final checkpoint in ``out`` lacks."""
-    files = {file.name for file in out.glob("*")}
+    files = set() if existing(out) is None else {file.name for file in out.glob("*")}
     found = {
         "weights (*.safetensors)": any(name.endswith(".safetensors") for name in files),
         "config.json": not files.isdisjoint({"config.json", "adapter_config.json"}),

@@ -156,6 +156,8 @@ def one_line(error: ValidationError, noun: str) -> str:
         name = _short(".".join(str(p) for p in item["loc"] if "[" not in str(p)))[1:-1] or noun
         if item["type"] == "extra_forbidden":
             parts.append(f"{name!r} is not a field of {noun}")
+        elif item["type"] == "missing":
+            parts.append(f"{name!r} is missing")
         elif not item["loc"]:  # an error in a combination of fields; the message names them
             parts.append(f"{noun}: {item['msg'].removeprefix('Value error, ')}")
         else:
@@ -183,6 +185,7 @@ def reason(item: Mapping[str, Any]) -> str:
     if not text.startswith("Input should be"):
         return text
     text = text.replace("Input should be", "must be").split(", unable to")[0].split(", got a number")[0]
+    text = text.split(" or instance of ")[0]  # of a class, which a file cannot hold
     for old, new in _WORDS.items():
         text = text.replace(old, new)
     return text

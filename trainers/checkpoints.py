@@ -7,26 +7,72 @@ transformers silently continues without the optimizer's state, which would be an
 from __future__ import annotations
 
 import contextlib
+import json
 import pickle
 import re
 import shutil
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
+from typing import Annotated, Any
 
 import torch
+from pydantic import BaseModel, ConfigDict, FailFast, Field, TypeAdapter, ValidationError
 from safetensors import SafetensorError
 from transformers import TrainerState
 
+from dare_bench.config import one_line
 from dare_bench.errors import CheckpointError, SaveError, TrainingError
+from dare_bench.reading import read_json
+from dare_bench.trainers.objective import Metrics, summed
 
 LINEAGE = "lineage.json"
 STATE = "trainer_state.json"
+SUMS = "unlogged.json"
+"""The sums of metrics since the last entry of the log."""
+MAX_STATE = 1 << 20, 64 << 10
+"""Maximum size of the state in bytes, and what each step adds to it: its entries of the log."""
 _FOLDER = re.compile(r"checkpoint-(\d+)$")
 _READ_ERRORS = (
     CheckpointError, OSError, RuntimeError, ValueError, TypeError, KeyError, EOFError, pickle.UnpicklingError,
 )  # fmt: skip
+_SUMS = TypeAdapter(dict[str, tuple[float, float]])
 _FULL = 1 << 20
 """Free bytes below which a failed write is explained by a full disk."""
+
+
+class _Entry(BaseModel):
+    """An entry of the log."""
+
+    model_config = ConfigDict(strict=True, extra="allow")
+
+    step: int
+    loss: float = 0.0
+
+
+class _Callbacks(BaseModel):
+    model_config = ConfigDict(extra="allow")
+
+    TrainerControl: dict[str, Any]
+
+
+class _State(BaseModel):
+    """What transformers computes with in its ``TrainerState``; no checkpoint of ours is its "best" one."""
+
+    model_config = ConfigDict(strict=True, extra="allow", allow_inf_nan=False)
+
+    global_step: int
+    max_steps: int
+    epoch: float
+    log_history: Annotated[list[_Entry], FailFast()]
+    stateful_callbacks: _Callbacks
+    logging_steps: int = Field(1, ge=1)
+    eval_steps: int = Field(1, ge=1)
+    save_steps: int = Field(1, ge=1)
+    train_batch_size: int | None = Field(None, ge=1)
+    total_flos: float = 0
+    num_input_tokens_seen: int = 0
+    best_global_step: None = None
+    best_model_checkpoint: None = None
 
 
 def checkpoints(out: Path) -> dict[int, Path]:
@@ -64,7 +110,24 @@ def check_complete(folder: Path) -> None:
     if missing:
         raise _damaged(folder, f"{', '.join(missing)} is missing")
     with reading_checkpoint(folder):
-        TrainerState.load_from_json(str(folder / STATE))
+        limit = MAX_STATE[0] + MAX_STATE[1] * step_of(folder)
+        fields = read_json(folder / STATE, CheckpointError, limit=limit)
+        if (step := _State.model_validate(fields).global_step) != step_of(folder):
+            raise ValueError(f"its global_step in {STATE} is {step}")
+        TrainerState(**fields)
+
+
+def write_sums(folder: Path, parts: Sequence[Metrics]) -> None:
+    """Write the sums of metrics since the last entry of the log, from those of all processes."""
+    (folder / SUMS).write_text(json.dumps(summed(parts)))
+
+
+def read_sums(folder: Path) -> dict[str, tuple[float, float]]:
+    """The sums of metrics since the last entry of the log; none in a checkpoint of an earlier version."""
+    if not (folder / SUMS).exists():
+        return {}
+    with reading_checkpoint(folder):
+        return _SUMS.validate_python(read_json(folder / SUMS, CheckpointError))
 
 
 @contextlib.contextmanager
@@ -77,7 +140,11 @@ def reading_checkpoint(folder: Path | str | None) -> Iterator[None]:
     except _READ_ERRORS as error:
         if folder is None:
             raise
-        raise _damaged(Path(folder), f"it cannot be read: {str(error).splitlines()[0][:150]}") from error
+        if isinstance(error, CheckpointError | ValidationError):
+            problem = str(error) if isinstance(error, CheckpointError) else one_line(error, STATE)
+        else:  # of a library, with advice that does not apply
+            problem = str(error).splitlines()[0][:150]
+        raise _damaged(Path(folder), f"it cannot be read: {problem}") from error
 
 
 @contextlib.contextmanager

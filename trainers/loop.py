@@ -14,7 +14,6 @@ import logging
 import math
 import random
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
 from datetime import timedelta
 from operator import itemgetter
 from pathlib import Path
@@ -37,14 +36,16 @@ from dare_bench.trainers.checkpoints import (
     LINEAGE,
     check_complete,
     checkpoints,
+    read_sums,
     reading_checkpoint,
     remove,
     remove_incomplete,
     step_of,
+    write_sums,
     writing_checkpoint,
 )
 from dare_bench.trainers.forwards import Forward, Forwards, restored
-from dare_bench.trainers.objective import Objective, add_metrics, averages
+from dare_bench.trainers.objective import Objective, SettledLoss, add_metrics, averages, mean_loss
 from dare_bench.trainers.phases import PhaseCost, Phases
 from dare_bench.trainers.policy import PolicyInTraining
 from dare_bench.trainers.progress import TrainingProgress
@@ -183,6 +184,7 @@ class Loop(Trainer):
             add_metrics(self.metrics, self.objective.observe(inputs, nll_N))
             assert settled is not None
             value = _finite(inputs, float(total)) if self.objective.linear else settled.loss
+            add_metrics(self.metrics, {"loss": (value, 1 / self.shape.processes)})
         return torch.tensor(value * self.shape.processes, device=self.args.device)
 
     def settled_before(self, model: Any, step: Step, forwards: int) -> SettledLoss | None:
@@ -227,12 +229,18 @@ class Loop(Trainer):
         return norm
 
     def log(self, logs: dict[str, float], start_time: float | None = None) -> None:
-        """The objective's metrics beside the loss, averaged over the same steps."""
+        """The loss and the metrics of the steps since the last entry; transformers forgets those before a resume."""
         if "loss" in logs:
-            costs = self.phases.take(self.shape.processes)
-            logs |= averages(self.gather({**self.metrics, **costs}))
+            logs |= averages(self.gather(self.sums()))
             self.metrics.clear()
+        if "train_loss" in logs:
+            logs["train_loss"] = mean_loss(self.state.log_history)
         super().log(logs, start_time)
+
+    def sums(self) -> dict[str, tuple[float, float]]:
+        """This process's metrics since the last entry of the log, with the costs of phases."""
+        add_metrics(self.metrics, self.phases.take(self.shape.processes))
+        return self.metrics
 
     def gather(self, value: Any) -> list[Any]:
         """The values of all processes that have rows of their own, in order."""
@@ -255,6 +263,9 @@ class Loop(Trainer):
         with writing_checkpoint(folder):
             super()._save_checkpoint(model, trial)
             self.source.save(folder)
+            parts = self.gather(self.sums())
+            if self.is_world_process_zero():
+                write_sums(folder, parts)
         counts = self.phases.totals(self.gather)  # waits for all processes
         if self.is_world_process_zero():
             for pickled in folder.glob("pytorch_model_fsdp*.bin"):  # the weights again, as a pickle
@@ -311,6 +322,9 @@ class Loop(Trainer):
         with reading_checkpoint(checkpoint):
             super()._load_optimizer_and_scheduler(checkpoint)
 
+    def _load_scaler(self, checkpoint: str | None) -> None:
+        """bfloat16 and float32 need no gradient scaler: a ``scaler.pt`` is not ours."""
+
     def _load_rng_state(self, checkpoint: str | None) -> None:
         with reading_checkpoint(checkpoint):
             super()._load_rng_state(checkpoint)
@@ -330,6 +344,7 @@ class Loop(Trainer):
         with reading_checkpoint(last):
             self.loaded.read_weights(last)
             self.source.load(last)
+            self.metrics = read_sums(last) if first_process() else {}
             self.phases.earlier = self.services.counts(last)
         if first_process():
             log.info("continuing after step %d of %d from %s", step_of(last), steps, last)
@@ -339,14 +354,6 @@ class Loop(Trainer):
         """Evaluate checkpoints whose evaluation was interrupted; finished evaluations are only read."""
         for step, folder in checkpoints(out).items():
             self.evaluate_saved(folder, step)
-
-
-@dataclass(frozen=True)
-class SettledLoss:
-    """A step's loss, and the weight of each scored token's loss in its gradient, float64 [N]."""
-
-    weight_N: Tensor
-    loss: float
 
 
 def _finite(step: Step, value: float, what: str = "the loss") -> float:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any, ClassVar
 
 from torch import Tensor
@@ -25,6 +26,14 @@ is logged. The sum of squares of ``NAME`` is ``NAME_square``; the standard devia
 ``NAME_max`` is a largest value with a count of 1; the largest of all is logged."""
 
 
+@dataclass(frozen=True)
+class SettledLoss:
+    """A step's loss, and the weight of each scored token's loss in its gradient, float64 [N]."""
+
+    weight_N: Tensor
+    loss: float
+
+
 def add_metrics(total: dict[str, tuple[float, float]], metrics: Metrics) -> None:
     """Add metrics to those of other steps or processes."""
     for name, (value, count) in metrics.items():
@@ -36,12 +45,17 @@ def add_metrics(total: dict[str, tuple[float, float]], metrics: Metrics) -> None
             total[name] = total[name][0] + value, total[name][1] + count
 
 
-def averages(parts: Sequence[Metrics]) -> dict[str, float]:
-    """The values that are logged for the metrics of several processes, which may have different names."""
+def summed(parts: Sequence[Metrics]) -> dict[str, tuple[float, float]]:
+    """The metrics of several processes, which may have different names, together."""
     sums: dict[str, tuple[float, float]] = {}
     for part in parts:
         add_metrics(sums, part)
-    ratio = {name: total / count for name, (total, count) in sorted(sums.items()) if count}
+    return sums
+
+
+def averages(parts: Sequence[Metrics]) -> dict[str, float]:
+    """The values that are logged for the metrics of several processes."""
+    ratio = {name: total / count for name, (total, count) in sorted(summed(parts).items()) if count}
     result = {}
     for name, value in ratio.items():
         base = name.removesuffix("_square")
@@ -50,6 +64,15 @@ def averages(parts: Sequence[Metrics]) -> dict[str, float]:
         else:
             result[f"{base}_std"] = math.sqrt(max(value - ratio[base] ** 2, 0.0))
     return result
+
+
+def mean_loss(log: Sequence[Mapping[str, Any]]) -> float:
+    """The mean loss of all steps of a training whose last step is in its log."""
+    total, last = 0.0, 0
+    for entry in log:
+        if "loss" in entry:
+            total, last = total + entry["loss"] * (entry["step"] - last), entry["step"]
+    return total / max(last, 1)
 
 
 class Objective(ABC):

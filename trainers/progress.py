@@ -1,4 +1,5 @@
-"""Progress of a training on stderr: lines with loss, metrics and remaining time; on a terminal also a bar."""
+"""Progress of a training on stderr: a line for each entry of the log, with loss, metrics and remaining time; on a
+terminal also a bar."""
 
 from __future__ import annotations
 
@@ -16,7 +17,6 @@ NAMES = {"loss": "loss", "learning_rate": "lr", "grad_norm": "grad"}
 PHASES = {"forwards": "forwards", "tokens_per_second": "tokens/s", "seconds": ""}
 """What is measured by phase, with its name in a line; seconds are in the trackers only."""
 _HIDDEN = frozenset({"epoch", "train_runtime", "train_samples_per_second", "train_steps_per_second", "total_flos"})
-LINE_EVERY = 5.0
 
 
 class TrainingProgress(TrainerCallback):
@@ -30,7 +30,6 @@ class TrainingProgress(TrainerCallback):
         self.items, self.first = items, 0
         self.bar: Any = None
         self.terminal = sys.stderr.isatty()
-        self.last_line = 0.0
 
     def on_train_begin(self, args: Any, state: Any, control: Any, **_: Any) -> None:
         self.first, self.started = state.global_step, time.monotonic()
@@ -47,12 +46,8 @@ class TrainingProgress(TrainerCallback):
         text = shown(logs)
         if self.bar is not None:  # all metrics would leave no space for the bar
             self.bar.set_postfix_str(f"loss {_short(logs['loss'])}")
-        now = time.monotonic()
-        if now - self.last_line < LINE_EVERY and state.global_step not in (1, state.max_steps):
-            return
-        self.last_line = now
         done = state.global_step - self.first
-        rate = done / max(now - self.started, 1e-9)
+        rate = done / max(time.monotonic() - self.started, 1e-9)
         left = (state.max_steps - state.global_step) / rate if done else 0.0
         pace = f"{rate * self.items:.1f} rows/s, {timedelta(seconds=round(left))} left"
         line = f"step {state.global_step}/{state.max_steps}: {text}, {pace}"

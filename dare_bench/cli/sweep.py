@@ -135,7 +135,7 @@ def _scores(node: Record) -> str:
     """The first three headline scores of an evaluation."""
     from dare_bench.runs.scores import are_shares
 
-    scores = [score for run in node.outputs.get("runs", ()) for score in run["scores"]]
+    scores = [score for run in node.outputs.get("runs", ()) for score in run["scores"] if score["value"] is not None]
     texts = [
         f"{score['task']} {score_text(score['value'], are_shares(score['metric'], score['value']))} (n={score['n']})"
         for score in scores

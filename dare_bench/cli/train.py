@@ -42,6 +42,7 @@ _EVALUATION = {
     "eval_tasks": ("Tasks on which checkpoints are evaluated, separated by commas.", str),
     "eval_suite": ("Suite on which checkpoints are evaluated (dare-bench ls suites).", str),
     "eval_limit": ("First N documents of each task, or a fraction of them.", str),
+    "include_path": ("Folders with additional task files for the evaluation, separated by commas.", str),
     "eval_args": ("k=v,k=v: other settings of the evaluation (gen_length=..., repeats=...).", str),
 }
 """Flags of the setting ``eval``: help text and type."""
@@ -222,6 +223,7 @@ def _read_config(config: str, method: str, options: Mapping[str, FieldInfo]) -> 
         if inner is not None and not isinstance(inner, dict):
             raise UsageError(f"{config}: {name}={inner!r} is not a mapping; write {name}: {{setting: value}}")
         for key in inner or ():
-            if f"{prefix}{key}" in fields:
-                raise UsageError(f"{config}: {prefix}{key} and {key} within {name} are the same setting; keep one")
+            same = key if key in _EVALUATION else f"{prefix}{key}"
+            if same in fields:
+                raise UsageError(f"{config}: {same} and {key} within {name} are the same setting; keep one")
     return fields

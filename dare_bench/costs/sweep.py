@@ -76,8 +76,10 @@ class SweepEstimates:
         unknown = f"; the time of {len(todo) - len(seconds)} of them is unknown" if len(seconds) < len(todo) else ""
         return [
             f"nodes to do: {len(todo)}, about {duration(sum(seconds))} on this machine, one after another{unknown}",
-            "assumed: 6 N operations per trained token (LoRA 4 N), twice for block-causal families, without attention, "
-            "optimizer and loading; rows that stop early make evaluations cheaper",
+            "not counted, unless a node was measured here: imports, loading, reading data, scoring and saving, which "
+            "take some seconds a node, most of the time of a short sweep",
+            "assumed: 6 N operations per trained token (LoRA 4 N), twice for block-causal families, without attention "
+            "and optimizer; rows that stop early make evaluations cheaper",
             f"assumed for GPU hours: {GPU.name} at {UTILIZATION:.0%} of its peak",
         ]
 
@@ -100,7 +102,7 @@ class SweepEstimates:
         if node.id in self.done:
             return WorkCost("done", seconds=0.0)
         if node.kind == "board":
-            return WorkCost("seconds", seconds=0.0)
+            return WorkCost("a few seconds", seconds=0.0)
         try:
             return self._train(node) if node.kind == "train" else self._eval(node)
         except UsageError as error:

@@ -63,7 +63,13 @@ def read(folder: Path | None) -> dict[str, Any] | None:
     """
     if folder is None or not os.path.lexists(folder / FILE):
         return None
-    return read_json(folder / FILE, CheckpointError)
+    record = read_json(folder / FILE, CheckpointError)
+    parents = record.get("parents", [])
+    if not isinstance(parents, list) or not all(isinstance(parent, dict) for parent in parents):
+        raise CheckpointError(
+            f"{folder / FILE} is damaged: parents must be a list of lineages; remove it, or restore it"
+        )
+    return record
 
 
 def counts(record: Mapping[str, Any]) -> dict[str, dict[str, int]] | None:

@@ -41,12 +41,16 @@ def save_error(path: str | Path, error: OSError) -> SaveError:
 
 
 def ensure_folder(path: str | Path) -> Path:
-    """Make a folder and its parents; raises SaveError."""
+    """Make a folder and its parents; raises SaveError, also for a name that is not UTF-8: result files record it, and
+    libraries refuse it."""
     path = Path(path)
     try:
+        str(path).encode()
         path.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise save_error(path, error) from error
+    except UnicodeEncodeError as error:
+        raise SaveError(f"cannot write {str(path)!r}: the name is not UTF-8 text; choose another folder") from error
     except ValueError as error:  # a NUL character
         raise SaveError(f"cannot write {str(path)!r}: {error}; choose another folder") from error
     return path

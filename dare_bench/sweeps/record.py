@@ -8,7 +8,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, ValidationInfo, field_validator
 
 from dare_bench import fingerprint
 from dare_bench.config import one_line
@@ -24,6 +24,8 @@ from dare_bench.training.sources import find_files
 
 Status = Literal["pending", "running", "done", "failed", "skipped"]
 INTERRUPTED = "interrupted"
+MAX_SECONDS = 1e9
+"""Maximum time of a node, some 30 years."""
 
 
 class Attempt(BaseModel):
@@ -31,8 +33,33 @@ class Attempt(BaseModel):
 
     started: str
     where: str
-    seconds: float | None = None
+    seconds: float | None = Field(default=None, ge=0, le=MAX_SECONDS)
     error: str = ""
+
+
+class _Score(BaseModel):
+    task: str
+    metric: str
+    value: float | None
+    n: int
+
+
+class _RunOutput(BaseModel):
+    id: str = Field(pattern=r"^[^/\\]*[^/\\.][^/\\]*$")
+    scores: list[_Score]
+
+
+class _Outputs(BaseModel):
+    """What is read of a node's outputs."""
+
+    content: str = ""
+    runs: list[_RunOutput] = []
+
+
+class _Cost(BaseModel):
+    """What is read of a node's cost."""
+
+    seconds: float = Field(0, ge=0, le=MAX_SECONDS)
 
 
 class Record(BaseModel):
@@ -53,6 +80,12 @@ class Record(BaseModel):
     error: str = ""
     attempts: list[Attempt] = Field(default_factory=list)
 
+    @field_validator("outputs", "cost")
+    @classmethod
+    def _readable(cls, value: dict[str, Any], info: ValidationInfo) -> dict[str, Any]:
+        (_Outputs if info.field_name == "outputs" else _Cost).model_validate(value)
+        return value
+
     @property
     def seconds(self) -> float:
         """The sum over all attempts whose time is known."""
@@ -69,9 +102,13 @@ def folder(out: Path, name: str) -> Path:
 
 def read(out: Path, node: SweepNode) -> Record:
     """The record of a node, a new one if it has none; raises RunError if the file is damaged."""
-    return read_file(out, node.id) or Record(
-        id=node.id, kind=node.kind, key=node.key, settings=node.settings, after=node.after
-    )
+    record = read_file(out, node.id)
+    if record is None:
+        return Record(id=node.id, kind=node.kind, key=node.key, settings=node.settings, after=node.after)
+    if record.id != node.id:  # it would be written to another folder
+        file = folder(out, node.id) / "node.json"
+        raise RunError(f"{file} is of the node {record.id!r}; remove it to run the node {node.id!r}")
+    return record
 
 
 def read_file(out: Path, name: str) -> Record | None:

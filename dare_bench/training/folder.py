@@ -7,16 +7,19 @@ from __future__ import annotations
 
 import json
 import logging
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any
+from typing import Any, Literal, TypeVar
 
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+
+from dare_bench.config import one_line
 from dare_bench.errors import TrainingError, UsageError
-from dare_bench.reading import read_json
+from dare_bench.reading import existing, read_json
 from dare_bench.runs import lineage
 from dare_bench.runs.writer import atomic_write_json, ensure_folder
-from dare_bench.training.spec import optimizer_steps
+from dare_bench.training.spec import MAX_EPOCHS, MAX_STEPS, optimizer_steps
 
 log = logging.getLogger("dare_bench")
 
@@ -27,6 +30,46 @@ _DERIVED = frozenset({"data_hash", "items", "batch", "canvas_length", "max_pads"
 """Values that settings determine; named last in messages (another seed generates other rows of our own tasks)."""
 _LENGTH = frozenset({"max_steps", "num_train_epochs"})
 """Settings that determine nothing but the number of steps if the learning rate is constant."""
+Kind = TypeVar("Kind", bound=BaseModel)
+MAX_BATCH = 1 << 20
+"""Maximum number of items of an optimizer step."""
+
+
+class Asked(BaseModel):
+    """The recorded settings of a training; those that are not declared here are only compared. A number that determines
+    the number of steps may be missing in a record of an earlier version."""
+
+    model_config = ConfigDict(strict=True, extra="allow", allow_inf_nan=False)
+
+    max_steps: int | None = Field(None, ge=1, le=MAX_STEPS)
+    num_train_epochs: float | None = Field(None, gt=0, le=MAX_EPOCHS)
+    items: int | None = Field(None, ge=1, le=1 << 40)
+    batch: int | None = Field(None, ge=1, le=MAX_BATCH)
+    options: dict[str, Any] | None = None
+
+
+class FolderRecord(BaseModel):
+    """``train.json``: status, the settings that define the training, and all of its settings (``spec``)."""
+
+    model_config = ConfigDict(strict=True)
+
+    status: Literal["running", "complete"]
+    asked: Asked
+    spec: dict[str, Any] | None = None
+
+
+def read(out: Path) -> FolderRecord:
+    """The record of the training in ``out``; raises TrainingError."""
+    return _valid(FolderRecord, read_json(out / FILE, TrainingError), out / FILE)
+
+
+def _valid(kind: type[Kind], value: Any, file: Path) -> Kind:
+    """``value``, which was read from ``file``, as a record; raises TrainingError."""
+    try:
+        return kind.model_validate(value)
+    except ValidationError as error:
+        problem = one_line(error, "the training")
+        raise TrainingError(f"{file} is damaged: {problem}; restore it, or choose another folder") from error
 
 
 def claim(out: Path, settings: Mapping[str, Any], facts: Mapping[str, Any] = MappingProxyType({})) -> str:
@@ -46,14 +89,12 @@ def claim(out: Path, settings: Mapping[str, Any], facts: Mapping[str, Any] = Map
         ensure_folder(out)
         atomic_write_json(file, {"status": "running", "asked": dict(settings), **facts})
         return "new"
-    record = read_json(file, TrainingError)
-    before, status = record.get("asked"), record.get("status")
-    if not isinstance(before, dict) or not isinstance(status, str):
-        raise TrainingError(f"{file} is damaged (it does not have asked and status); choose another --output-path")
+    record = read(out)
+    status = record.status
     if status != "complete" and not any(out.glob("checkpoint-*")) and not (out / lineage.FILE).exists():
         atomic_write_json(file, {"status": "running", "asked": dict(settings), **facts})
         return "new"
-    before, now = _with_options(before), _with_options(json.loads(json.dumps(settings)))
+    before, now = _with_options(record.asked.model_dump()), _with_options(json.loads(json.dumps(settings)))
     for name in sorted({*before, *now} - _NAMES - _LENGTH, key=lambda name: (name in _DERIVED, name)):
         if before.get(name) != now.get(name):
             raise UsageError(
@@ -71,22 +112,47 @@ def claim(out: Path, settings: Mapping[str, Any], facts: Mapping[str, Any] = Map
 def status(out: Path, settings: Mapping[str, Any]) -> str:
     """The status of the training in ``out``, for processes other than the first."""
     try:
-        record = read_json(out / FILE, TrainingError)
+        record = read(out)
     except TrainingError:
         return "new"
-    extended = _steps(record.get("asked") or {}) != _steps(settings)  # the first process may not have recorded it yet
-    return "running" if extended else str(record.get("status", "new"))
+    extended = _steps(record.asked.model_dump()) != _steps(settings)  # the first process may not have recorded it yet
+    return "running" if extended else record.status
 
 
 def is_trained(out: Path, settings: Mapping[str, Any]) -> bool:
-    """Does ``out`` contain the final checkpoint of this training, and not that of a shorter one?"""
+    """Did this training end in ``out``, and not only a shorter one? Raises CheckpointError, TrainingError."""
     record = lineage.read(out)
-    return record is not None and _steps(record.get("settings") or {}) == _steps(settings)
+    if record is None:
+        return False
+    asked = _valid(Asked, record.get("settings") or {}, out / lineage.FILE)
+    return _steps(asked.model_dump()) == _steps(settings)
+
+
+def missing(out: Path) -> list[str]:
+    """The parts that the final checkpoint in ``out`` lacks."""
+    files = set() if existing(out) is None else {file.name for file in out.glob("*")}
+    found = {
+        "weights (*.safetensors)": any(name.endswith(".safetensors") for name in files),
+        "config.json": not files.isdisjoint({"config.json", "adapter_config.json"}),
+        lineage.FILE: lineage.FILE in files,
+    }
+    return [name for name, is_there in found.items() if not is_there]
+
+
+def check_resumable(out: Path, missing: Sequence[str]) -> None:
+    """Raise TrainingError if a finished training without parts of its checkpoint has no earlier one to resume from."""
+    lost = f"{out} holds this training without its {', '.join(missing)}"
+    if not any(out.glob(f"checkpoint-*/{lineage.FILE}")):
+        raise TrainingError(
+            f"{lost}, so that nothing can be evaluated or trained further; choose another --output-path, or remove the "
+            "folder to train again"
+        )
+    log.warning("%s; resuming from the last checkpoint-*", lost)
 
 
 def was_stripped(out: Path) -> bool:
     """Was a finished training kept without its weights, as in a repository?"""
-    return (out / "lineage.json").is_file() and not any(out.glob("*.safetensors"))
+    return (out / lineage.FILE).is_file() and not any(out.glob("*.safetensors"))
 
 
 def finish(out: Path, settings: Mapping[str, Any], facts: Mapping[str, Any]) -> None:
@@ -101,10 +167,10 @@ def _with_options(settings: Mapping[str, Any]) -> dict[str, Any]:
 
 def _steps(settings: Mapping[str, Any]) -> int | None:
     """Number of optimizer steps; None in a record without the settings that determine it."""
-    names = ("max_steps", "num_train_epochs", "items", "batch")
-    if any(name not in settings for name in names):
+    epochs, items, batch = (settings.get(name) for name in ("num_train_epochs", "items", "batch"))
+    if epochs is None or items is None or batch is None:
         return None
-    return optimizer_steps(*(settings[name] for name in names))
+    return optimizer_steps(settings.get("max_steps"), epochs, items, batch)
 
 
 def _check_extension(out: Path, settings: Mapping[str, Any], before: int | None, now: int | None) -> None:

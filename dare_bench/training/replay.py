@@ -7,7 +7,6 @@ from pathlib import Path
 from typing import Any
 
 from dare_bench.errors import TrainingError, UsageError
-from dare_bench.reading import read_json
 from dare_bench.registry import registry
 from dare_bench.training import folder
 from dare_bench.training.opening import open_training
@@ -35,9 +34,9 @@ def replay(out: Path, step: int, model: str | None = None) -> tuple[Any, Callabl
         raise UsageError(
             f"{str(out)!r} is not the output folder of a training (it has no {folder.FILE}); give its --output-path"
         )
-    record = read_json(out / folder.FILE, TrainingError)
-    fields, before = record.get("spec"), record.get("asked")
-    if not isinstance(fields, dict) or not isinstance(before, dict):
+    record = folder.read(out)
+    fields, before = record.spec, record.asked
+    if fields is None or before.batch is None:
         raise TrainingError(f"{out / folder.FILE} has no settings to replay from; train again with this version")
     alone = {"report_to": (), "fsdp": False, "sequence_parallel_size": 1, "eval": {}, "output_path": str(out)}
     spec = train_spec(**{**fields, **alone, **({"model": model} if model else {})})
@@ -47,14 +46,15 @@ def replay(out: Path, step: int, model: str | None = None) -> tuple[Any, Callabl
             f"{out} was trained by {spec.method}, which samples nothing; replay is for methods with rollouts"
         )
     opened = open_training(spec.with_defaults(kind), kind)
+    recorded = before.model_dump()
     for name, what in _CONTENT.items():
-        if opened.settings.get(name) != before.get(name):
+        if opened.settings.get(name) != recorded.get(name):
             raise TrainingError(
                 f"{what} of {out} is not what it was trained from ({name}); restore it, or give --model"
             )
     opened.add_adapter()
     replayed = opened.method.replay(
-        opened.spec, opened.model.loaded, opened.data, out, opened.services, step, before["batch"]
+        opened.spec, opened.model.loaded, opened.data, out, opened.services, step, before.batch
     )
     decode = getattr(opened.model.loaded.tokenizer, "decode", None)
     return replayed, lambda token: f"<{token}>" if decode is None else str(decode([token]))

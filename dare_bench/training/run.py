@@ -13,7 +13,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Unpack
 
-from dare_bench.errors import TrainingError
 from dare_bench.keywords import TrainKeywords
 from dare_bench.reading import existing
 from dare_bench.registry import registry
@@ -74,7 +73,8 @@ def train(spec: TrainSpec | None = None, **fields: Unpack[TrainKeywords]) -> Tra
         model, method, data = training.model, training.method, training.data
         settings, services = training.settings, training.services
         _report_lengths(data)
-        if not folder.is_trained(out, settings):
+        missing = folder.missing(out)
+        if missing or not folder.is_trained(out, settings):
             training.open_rollout_engine()
         method.check(spec, model.loaded, data)
         if data.records:
@@ -85,14 +85,11 @@ def train(spec: TrainSpec | None = None, **fields: Unpack[TrainKeywords]) -> Tra
         given = {"spec": spec.model_dump(mode="json")}
         status = folder.claim(out, settings, given) if first_process() else folder.status(out, settings)
         trained = status == "complete" or folder.is_trained(out, settings)  # the latter: killed while evaluating
-        if trained and folder.was_stripped(out):
-            raise TrainingError(
-                f"{out} holds this training without its weights, so that nothing can be evaluated or trained "
-                "further; choose another --output-path, or remove the folder to train again"
-            )
+        if trained and missing:
+            folder.check_resumable(out, missing)
         if spec.eval_on_start and first_process():
             services.evaluate_base()
-        if trained:
+        if trained and not missing:
             log.info("trained already: %s", out)
         else:
             services.check(model.loaded)

@@ -106,8 +106,13 @@ class TrainingServices:
                 run = Run(path)
                 origin = (run.block.model.lineage if run.block is not None else None) or {}
                 of_this_training = all(origin.get(n) == self.settings[n] for n in ("base_content", "data_hash", "seed"))
-                if of_this_training and any(same_evaluation(run.requested, other) for other in requested):
-                    self._runs.setdefault(path, (origin["step"], run))
+                step = origin.get("step")
+                if (
+                    of_this_training
+                    and isinstance(step, int)
+                    and any(same_evaluation(run.requested, r) for r in requested)
+                ):
+                    self._runs.setdefault(path, (step, run))
 
     def _fields(self, model: dict[str, Any]) -> dict[str, Any]:
         """The fields of the evaluation of a model."""

@@ -26,6 +26,9 @@ WITH_FLOOR = "cosine_with_min_lr"
 MIN_LR_RATE = 0.1
 """Its default, which is that of the published recipe of coupled-GRPO."""
 
+MAX_STEPS, MAX_EPOCHS = 10**9, 1e6
+"""Maximum number of optimizer steps, and of passes over the data, that a setting can ask for."""
+
 
 class TrainSpec(BaseModel):
     """One training. Settings that transformers' TrainingArguments has keep its names and meanings.
@@ -75,10 +78,11 @@ class TrainSpec(BaseModel):
     max_steps: int | None = Field(
         None,
         ge=1,
+        le=MAX_STEPS,
         description="Number of optimizer steps; overrides num_train_epochs. A larger number extends a training with a "
         "constant learning rate.",
     )
-    num_train_epochs: float = Field(3.0, gt=0, description="Passes over the data.")
+    num_train_epochs: float = Field(3.0, gt=0, le=MAX_EPOCHS, description="Passes over the data.")
     per_device_train_batch_size: int | None = Field(
         None,
         ge=1,

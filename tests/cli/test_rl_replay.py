@@ -131,6 +131,36 @@ def test_a_rollout_without_its_weights_is_refused(trained: Any, tmp_path: Path) 
         replay(out, 1)
 
 
+@pytest.mark.parametrize(
+    ("place", "value", "said"),
+    [
+        (("asked", "batch"), 10**12, r"asked\.batch=1000000000000: must be less than or equal to 1048576"),
+        (("asked", "batch"), float("nan"), r"asked\.batch=nan: must be a whole number"),
+        (("asked", "batch"), 0, r"asked\.batch=0: must be greater than or equal to 1"),
+        (("asked", "max_steps"), 10**12, r"asked\.max_steps=1000000000000: must be less than"),
+        (("asked", "options"), "text", r"asked\.options='text': must be a mapping"),
+        (("spec", "max_steps"), 10**12, r"max_steps=1000000000000: must be less than"),
+        (("spec", "num_train_epochs"), 1e12, r"num_train_epochs=1000000000000\.0: must be less than"),
+        (("spec", "options", "num_iterations"), 10**12, r"num_iterations=1000000000000: must be at most 4096"),
+        (("spec", "options", "epsilon"), float("inf"), r"epsilon=inf: must be a finite number"),
+    ],
+)
+def test_numbers_of_others_are_refused_before_they_are_computed_with(
+    trained: Any, tmp_path: Path, place: tuple[str, ...], value: Any, said: str
+) -> None:
+    from dare_bench.training.replay import replay
+
+    record = json.loads((trained[0] / "train.json").read_text())
+    *inner, name = place
+    fields = record
+    for key in inner:
+        fields = fields[key]
+    fields[name] = value
+    (tmp_path / "train.json").write_text(json.dumps(record))
+    with pytest.raises((UsageError, TrainingError), match=said):
+        replay(tmp_path, 1)
+
+
 def test_the_command_prints_groups_and_json(trained: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     from dare_bench.cli.rl import replay
 
@@ -157,3 +187,4 @@ def test_the_steps_that_can_be_replayed() -> None:
     assert replayable(7, 3, {3}) == "1 to 6"
     assert replayable(7, 3, {1, 6}) == "1 to 3, 7"
     assert replayable(2, 1, set()) == "1"
+    assert replayable(10**9, 2, {3, 4, 10**9}) == "1 to 2, 5 to 6", "found from the checkpoints, not from the steps"

@@ -433,6 +433,14 @@ def test_settings_come_from_a_file_too_and_flags_win(tmp_path):
         settings("sft", SFTOptions.model_fields, {"config": str(file)})
 
 
+def test_a_checkpoint_is_evaluated_on_a_task_of_ones_own(tmp_path):
+    folder = Path(__file__).parents[2] / "docs" / "example-tasks" / "dare_reverse" / "tasks"
+    options = ("--eval-tasks", "reverse", "--include-path", str(folder), "--eval-limit", "2", "--report-to", "none")
+    done = run(tmp_path / "out", "--max-steps", "1", "--json", *options)
+    (evaluated,) = json.loads(done.stdout)["runs"]
+    assert {score["task"] for score in evaluated["scores"]} == {"reverse"}
+
+
 def test_an_adapter_goes_on_learning_and_its_base_stays(tmp_path):
     first, second = tmp_path / "first", tmp_path / "second"
     train(first, peft="lora", learning_rate=3e-3)

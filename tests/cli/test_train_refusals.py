@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import pickle
 import re
 import shutil
 from collections.abc import Callable
@@ -81,6 +82,10 @@ def test_a_folder_in_which_another_process_trains_is_refused_before_a_model_is_o
         ("options: counts\n", "options='counts' is not a mapping"),
         ("noise: even\noptions: {noise: counts}\n", "noise and noise within options are the same setting"),
         ("eval_tasks: a\neval: {tasks: b}\n", "eval_tasks and tasks within eval are the same setting"),
+        (
+            "include_path: a\neval: {include_path: b}\n",
+            "include_path and include_path within eval are the same setting",
+        ),
     ],
 )
 def test_a_file_says_a_setting_once_and_mappings_as_mappings(tmp_path: Path, text: str, said: str) -> None:
@@ -102,6 +107,16 @@ def _cut(name: str) -> Callable[[Path], object]:
     return lambda folder: (folder / name).write_bytes((folder / name).read_bytes()[:1000])
 
 
+def _state(**values: Any) -> Callable[[Path], object]:
+    """Other values in the state of transformers' Trainer."""
+
+    def change(folder: Path) -> None:
+        file = folder / "trainer_state.json"
+        file.write_text(json.dumps(json.loads(file.read_text()) | values))
+
+    return change
+
+
 DAMAGE: tuple[tuple[Callable[[Path], object], str], ...] = (
     (lambda folder: (folder / "optimizer.pt").unlink(), r"optimizer\.pt is missing"),
     (lambda folder: (folder / "rng_state.pth").unlink(), r"rng_state\.pth is missing"),
@@ -110,6 +125,17 @@ DAMAGE: tuple[tuple[Callable[[Path], object], str], ...] = (
     (_cut("optimizer.pt"), "cannot be read"),
     (_cut("rng_state.pth"), "cannot be read"),
     (_cut("model.safetensors"), "cannot be read"),
+    (_state(global_step="two"), "global_step='two': must be a whole number"),
+    (_state(global_step=float("nan")), "global_step=nan"),
+    (_state(global_step=10**12), r"its global_step in trainer_state\.json is 1000000000000"),
+    (_state(log_history=[1]), "log_history.0=1"),
+    (_state(log_history=[{"loss": 1.0}]), r"'log_history\.0\.step' is missing"),
+    (_state(log_history=[{"step": 1, "loss": "x" * (2 << 20)}]), "larger than the limit of 1,179,648 bytes"),
+    (_state(total_flos="x"), "total_flos='x'"),
+    (_state(logging_steps=0), "logging_steps=0"),
+    (_state(stateful_callbacks={}), "TrainerControl' is missing"),
+    (_state(best_model_checkpoint="checkpoint-1"), "best_model_checkpoint='checkpoint-1'"),
+    (lambda folder: (folder / "unlogged.json").write_text('{"loss": [1]}'), "loss"),
 )
 
 
@@ -130,6 +156,51 @@ def test_a_damaged_checkpoint_is_named_and_the_one_before_goes_on(tmp_path: Path
     shutil.rmtree(damaged)
     train(out)
     assert (out / "model.safetensors").read_bytes() == whole
+
+
+class _Touches:
+    """Its pickle makes a file when it is read."""
+
+    def __init__(self, file: Path) -> None:
+        self.file = file
+
+    def __reduce__(self) -> Any:
+        return Path.touch, (self.file,)
+
+
+def test_a_gradient_scaler_of_others_is_not_read(tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    train(out)
+    whole = (out / "model.safetensors").read_bytes()
+    (out / "lineage.json").unlink()
+    (out / "train.json").write_text((out / "train.json").read_text().replace('"complete"', '"running"'))
+    (out / "checkpoint-2" / "scaler.pt").write_bytes(pickle.dumps(_Touches(tmp_path / "was-read")))
+    train(out)
+    assert (out / "model.safetensors").read_bytes() == whole
+    assert not (tmp_path / "was-read").exists()
+
+
+@pytest.mark.parametrize("lost", ["weights", "config.json", "lineage.json", "all"])
+def test_a_finished_training_without_its_checkpoint_is_not_trained_already(
+    tmp_path: Path, lost: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    """It is resumed from the last checkpoint-N, or refused if there is none."""
+    out = tmp_path / "out"
+    train(out)
+    names = {"weights": ["model.safetensors"], "all": ["model.safetensors", "config.json", "lineage.json"]}
+    whole = (out / "model.safetensors").read_bytes()
+    for name in names.get(lost, [lost]):
+        (out / name).unlink()
+    says = "weights (*.safetensors), config.json, lineage.json" if lost == "all" else lost
+    train(out)
+    assert any(f"without its {says}" in line and "resuming from the last" in line for line in caplog.messages)
+    assert (out / "model.safetensors").read_bytes() == whole and (out / "lineage.json").exists()
+    for folder in out.glob("checkpoint-*"):
+        shutil.rmtree(folder)
+    for name in names.get(lost, [lost]):
+        (out / name).unlink()
+    with pytest.raises(TrainingError, match=f"{re.escape(says)}.*; choose another --output-path, or remove the folder"):
+        train(out)
 
 
 def test_what_follows_the_answers_is_resolved_printed_and_recorded(

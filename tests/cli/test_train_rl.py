@@ -12,6 +12,7 @@ from typing import Any
 
 import command
 import pytest
+from pydantic import ValidationError
 from ranks import on_ranks
 from require import need_package
 from safetensors.torch import load_file
@@ -142,8 +143,12 @@ def _without(name: str) -> Callable[[list[dict[str, Any]]], None]:
     return remove
 
 
-def _text(parts: list[dict[str, Any]]) -> None:
-    parts[0]["completions"][0]["tokens"] = "tokens"
+def _first(**values: Any) -> Callable[[list[dict[str, Any]]], None]:
+    """Other values in the first completion."""
+    return lambda parts: parts[0]["completions"][0].update(values)
+
+
+OTHER = "a completion of .* is not one of its prompt by this model"
 
 
 @pytest.mark.parametrize(
@@ -151,13 +156,20 @@ def _text(parts: list[dict[str, Any]]) -> None:
     [
         (_without("rewards"), "7 values for 8 completions"),
         (_without("old"), "no old values of 3 inner iterations"),
-        (_text, "0.completions.0.tokens"),
+        (_first(tokens="tokens"), "0.completions.0.tokens"),
+        (_first(tokens=[-5] * 4), OTHER),
+        (_first(tokens=[10**18] * 4), OTHER),
+        (_first(prompt=[1, 2]), OTHER),
+        (_first(set_at=[0]), OTHER),
+        (_first(scored=10**12), OTHER),
+        (_first(logprobs=[float("nan")] * 4), "must be a finite number"),
+        (lambda parts: parts[0].update(number=10**12, weights_version=3 * 10**12), "not one of its prompt"),
         (lambda parts: parts.clear(), "no old values"),
         (
             lambda parts: parts[0].update(weights_version=3),
             "weights_version is 3, and rollout 0 is sampled after step 0",
         ),
-        (lambda parts: parts[0].pop("weights_version"), "0.weights_version: Field required"),
+        (lambda parts: parts[0].pop("weights_version"), "'0.weights_version' is missing"),
         (None, "not JSON"),
     ],
 )
@@ -173,6 +185,69 @@ def test_a_damaged_rollout_is_named(tmp_path: Path, whole: Path, damage: Any, sa
     file.write_text(text)
     with pytest.raises(TrainingError, match=rf"rollout\.json is damaged \(.*{said}.*\); remove .*checkpoint-2 to"):
         train(out)
+
+
+def test_old_values_of_other_units_are_named(tmp_path: Path, whole: Path) -> None:
+    out = tmp_path / "out"
+    interrupted(whole, out, 2)
+    file = out / "checkpoint-2" / "rollout.json"
+    parts = json.loads(file.read_text())
+    parts[0]["old"][1][0].append(0.5)
+    file.write_text(json.dumps(parts))
+    with pytest.raises(TrainingError, match=r"step 3: its rollout has \d+ old values of \d+ units"):
+        train(out)
+
+
+def test_of_a_large_damaged_rollout_one_error_is_made_and_a_larger_one_is_not_read(
+    tmp_path: Path, whole: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from dare_bench.trainers.rl import rollout_file
+
+    out = tmp_path / "out"
+    interrupted(whole, out, 2)
+    file = out / "checkpoint-2" / "rollout.json"
+    parts = json.loads(file.read_text())
+    for damage in (parts[0]["completions"], parts[0]["completions"][0]["tokens"], parts[0]["old"][0], parts):
+        damage += ["x"] * 50_000
+        file.write_text(json.dumps(parts))
+        with pytest.raises(TrainingError, match=r"rollout\.json is damaged") as caught:
+            train(out)
+        cause = caught.value.__cause__
+        assert isinstance(cause, ValidationError) and cause.error_count() <= 3
+    monkeypatch.setattr(rollout_file, "MAX_FILE", (1000, 0))
+    with pytest.raises(TrainingError, match="larger than the limit of 1,000 bytes"):
+        train(out)
+
+
+def test_the_log_of_a_training_killed_between_two_entries_is_that_of_an_unbroken_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Every value but the times, also of the metrics that a rollout reports once."""
+    from dare_bench.trainers.loop import Loop
+
+    unbroken, broken = tmp_path / "unbroken", tmp_path / "broken"
+    fields = {"max_steps": 6, "save_steps": 3, "logging_steps": 4, "num_iterations": 2}
+    train(unbroken, **fields)
+    training_step = Loop.training_step
+
+    def killed(self: Any, model: Any, inputs: Any, *more: Any) -> Any:
+        if inputs.number == 4:
+            raise KeyboardInterrupt
+        return training_step(self, model, inputs, *more)
+
+    with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
+        patch.setattr(Loop, "training_step", killed)
+        train(broken, **fields)
+    train(broken, **fields)
+    logs = [_without_times(out) for out in (broken, unbroken)]
+    assert [entry["step"] for entry in logs[1]] == [1, 4, 6, 6] and "reward" in logs[1][1]
+    assert logs[0] == logs[1]
+
+
+def _without_times(out: Path) -> list[dict[str, float]]:
+    history = json.loads((out / "trainer_state.json").read_text())["log_history"]
+    return [{name: value for name, value in entry.items() if "second" not in name and name != "train_runtime"}
+            for entry in history]  # fmt: skip
 
 
 def test_a_rollout_has_the_version_of_the_weights_that_sampled_it(whole: Path) -> None:

@@ -4,8 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Annotated
 
-from dare_bench.types import Generation
+from pydantic import FailFast, FiniteFloat
+
+from dare_bench.types import Generation, ModelSpec
+
+Integers = Annotated[tuple[int, ...], FailFast()]
+"""Validated up to the first value that is none, as are those of :data:`Numbers`: a file may hold millions."""
+Numbers = Annotated[tuple[FiniteFloat, ...], FailFast()]
 
 
 @dataclass(frozen=True)
@@ -19,10 +26,10 @@ class Prediction:
         advantage: of the forward, among those of the other completions of the prompt.
     """
 
-    tokens: tuple[int, ...]
-    masked: tuple[int, ...]
+    tokens: Integers
+    masked: Integers
     scored: int
-    advantage: float
+    advantage: FiniteFloat
 
 
 @dataclass(frozen=True)
@@ -41,14 +48,14 @@ class Completion:
         parent: in a tree of completions, the name of the canvas from which it went on (equal for siblings).
     """
 
-    prompt: tuple[int, ...]
-    tokens: tuple[int, ...]
+    prompt: Integers
+    tokens: Integers
     scored: int
     key: int
-    set_at: tuple[int, ...]
+    set_at: Integers
     where: str = ""
-    logprobs: tuple[float, ...] = ()
-    predictions: tuple[Prediction, ...] = ()
+    logprobs: Numbers = ()
+    predictions: Annotated[tuple[Prediction, ...], FailFast()] = ()
     parent: str = ""
 
     @property
@@ -57,6 +64,28 @@ class Completion:
         if not self.predictions:
             return self.scored
         return sum(place < predicted.scored for predicted in self.predictions for place in predicted.masked)
+
+    def check(self, prompt: Sequence[int], spec: ModelSpec) -> None:
+        """Raise ValueError unless the record, which was read from a file, fits this prompt, the model and itself."""
+        length = len(self.tokens)
+
+        def is_answer(answer: Completion | Prediction) -> bool:
+            is_whole = len(answer.tokens) == length and 0 <= answer.scored <= length
+            return is_whole and 0 <= min(answer.tokens) <= max(answer.tokens) < spec.vocab_size
+
+        fits = (
+            self.prompt == tuple(prompt)
+            and 0 < length <= spec.context_limit
+            and 0 <= self.key < 1 << 63
+            and len(self.set_at) == length
+            and -1 <= min(self.set_at) <= max(self.set_at) < 1 << 31
+            and len(self.logprobs) in (0, length)
+            and is_answer(self)
+            and all(map(is_answer, self.predictions))
+            and all(0 <= place < length for predicted in self.predictions for place in predicted.masked)
+        )
+        if not fits:
+            raise ValueError(f"a completion of {self.where!r} is not one of its prompt by this model")
 
     @property
     def written(self) -> list[int]:

@@ -24,6 +24,8 @@ DARE_TRAINING = {
 }  # fmt: skip
 """DARE's settings of the training."""
 
+MAX_COUNT = 4096
+"""Maximum number of completions of a prompt, and of optimizer steps on a rollout."""
 
 AGGREGATION = (
     "How the losses of units are averaged: sequence, the mean over completions of the mean over a completion's units; "
@@ -35,7 +37,7 @@ AGGREGATION = (
 class RLOptions(BaseModel):
     """Settings of every algorithm, by TRL's names where it has them; each has its paper's defaults."""
 
-    model_config = ConfigDict(extra="forbid", frozen=True)
+    model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
 
     variant: Literal["paper", "dare"] = Field(
         "paper",
@@ -71,6 +73,13 @@ class RLOptions(BaseModel):
     @classmethod
     def _fields(cls, value: Any) -> Any:
         return parse_pairs(value) if isinstance(value, str) else value
+
+    @field_validator("num_generations", "num_iterations")  # algorithms declare them again, with their defaults
+    @classmethod
+    def _bounded(cls, value: int) -> int:
+        if value > MAX_COUNT:
+            raise ValueError(f"must be at most {MAX_COUNT}")
+        return value
 
     @model_validator(mode="after")
     def _engine_named(self) -> RLOptions:

@@ -22,7 +22,7 @@ from torch import Tensor
 from dare_bench.diffusion.forward import Inputs
 from dare_bench.diffusion.laws import Law
 from dare_bench.diffusion.looks import Looks
-from dare_bench.errors import UsageError
+from dare_bench.errors import TrainingError, UsageError
 from dare_bench.protocols import LoadedModel, Services
 from dare_bench.seeds import key
 from dare_bench.trainers.method import Method
@@ -288,6 +288,11 @@ class PolicyGradient(Method):
         advantage_U = advantage_S[completion_U] if units.advantage_U is None else units.advantage_U
         if iteration and len(rollout.old) >= iteration:
             old = [value for i in kept for value in rollout.old[iteration - 1][i]]
+            if kept and len(old) != len(completion_U):
+                raise TrainingError(
+                    f"step {update.number + 1}: its rollout has {len(old)} old values of {len(completion_U)} units, as "
+                    "in a damaged rollout.json; remove that checkpoint to resume from the previous one"
+                )
             old_U = torch.zeros(len(completion_U), dtype=torch.float64)
             if kept:  # otherwise the units are those of a completion without an advantage: any value is right
                 old_U[completion_U.argsort(stable=True)] = torch.tensor(old, dtype=torch.float64)

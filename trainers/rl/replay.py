@@ -7,7 +7,6 @@ The weights of the tokens in an update inside a rollout also depend on the weigh
 from __future__ import annotations
 
 from dataclasses import dataclass
-from itertools import groupby
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING
@@ -172,9 +171,13 @@ def replayed(rollout: Rollout, update: RolloutStep, weight_N: Tensor | None) -> 
 
 def replayable(steps: int, iterations: int, saved: set[int]) -> str:
     """The steps whose rollout can be made again, in words: the weights before a rollout's first step were kept."""
-    possible = [n + 1 for n in range(steps) if n < iterations or n - n % iterations in saved]
-    runs = [[n for _, n in run] for _, run in groupby(enumerate(possible), key=lambda pair: pair[1] - pair[0])]
-    return ", ".join(f"{run[0]} to {run[-1]}" if len(run) > 1 else str(run[0]) for run in runs)
+    ranges: list[tuple[int, int]] = []
+    for first in sorted({0, *saved}):
+        if first % iterations == 0 and first < steps:
+            last = min(first + iterations, steps)
+            begin = ranges.pop()[0] if ranges and ranges[-1][1] == first else first + 1
+            ranges.append((begin, last))
+    return ", ".join(f"{begin} to {last}" if begin < last else str(begin) for begin, last in ranges)
 
 
 def _name(step: int) -> str:

@@ -89,6 +89,11 @@ class Rollouts:
         """Completions of an epoch, each as often as it is used."""
         return len(self.data.items) * self.method.uses_of_item
 
+    @property
+    def count(self) -> int:
+        """Records of a rollout in all processes."""
+        return self.shape.items_per_step // self.group * self.records
+
     def describe(self) -> str:
         """The arithmetic of a step, for the user."""
         total = self.shape.items_per_step
@@ -265,9 +270,14 @@ class Rollouts:
         if (sync := self.method.reference_sync) is not None:
             sync.load(folder, step_of(folder))
         self.load_prompts(folder)
-        count = self.shape.items_per_step // self.group * self.records
-        if (whole := read_rollout(folder, count, self.iterations, self.later)) is not None:
+        if (whole := read_rollout(folder, self)) is not None:
             self.rollout = whole.part(self._slice)
+
+    def check(self, rollout: Rollout) -> None:
+        """Raise ValueError unless a rollout that was read is of the prompts that are drawn for it, by this model."""
+        indices = [index for _, index in self.drawn(rollout.number) for _ in range(self.records)]
+        for index, completion in zip(indices, rollout.completions, strict=True):
+            completion.check(self.data.items[index][0].prompt, self.method.spec)
 
     def load_prompts(self, folder: Path) -> None:
         """Read the prompts, if the method has chosen them; raises TrainingError if the file is damaged."""

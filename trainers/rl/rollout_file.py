@@ -7,18 +7,26 @@ import json
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Annotated, Any
 
-from pydantic import TypeAdapter
+from pydantic import FailFast, FiniteFloat, NonNegativeInt, TypeAdapter, ValidationError
 
+from dare_bench.config import one_line
 from dare_bench.errors import TrainingError
 from dare_bench.reading import parse_json, read_bytes
 from dare_bench.trainers.rl.completions import Completion
+
+if TYPE_CHECKING:
+    from dare_bench.trainers.rl.rollout import Rollouts
 
 FILE = "rollout.json"
 PROMPTS = "prompts.json"
 _LISTS = ("completions", "texts", "rewards", "advantage")
 """Fields of a rollout that have a value for each completion."""
+Values = Annotated[list[FiniteFloat], FailFast()]
+"""Validated up to the first value that is none, as are the other lists: a file may hold millions."""
+MAX_FILE = 1 << 20, 2048
+"""Maximum size of the file in bytes, and what each token of a completion adds to it: ids, old values, predictions."""
 
 
 @dataclass(kw_only=True)
@@ -29,18 +37,18 @@ class Rollout:
     that sampled (the first iteration's are the policy's own). ``metrics`` are reported once.
     """
 
-    number: int
-    completions: list[Completion]
-    texts: list[str]
-    rewards: list[float]
-    advantage: list[float]
-    scored_total: int
+    number: NonNegativeInt
+    completions: Annotated[list[Completion], FailFast()]
+    texts: Annotated[list[str], FailFast()]
+    rewards: Values
+    advantage: Values
+    scored_total: NonNegativeInt
     """Scored tokens of all processes."""
     weights_version: int
     """The number of optimizer steps before the weights that sampled it (``LoadedModel.weights_version``)."""
-    distilled_total: int = 0
+    distilled_total: NonNegativeInt = 0
     """Positions of all processes that a self-distillation term learns (``dtreerpo``)."""
-    old: list[list[list[float]]] = field(default_factory=list)
+    old: Annotated[list[Annotated[list[Values], FailFast()]], FailFast()] = field(default_factory=list)
     metrics: dict[str, tuple[float, float]] = field(default_factory=dict)
 
     def saved(self) -> dict[str, Any]:
@@ -53,26 +61,29 @@ class Rollout:
         return replace(self, old=old, **{name: take(getattr(self, name)) for name in _LISTS})
 
 
+_FIELDS = TypeAdapter(Annotated[list[dict[str, Any]], FailFast()])
+_PARTS = TypeAdapter(Annotated[list[Rollout], FailFast()])
+_INDICES = TypeAdapter(Annotated[list[int], FailFast()])
+
+
 def write_rollout(parts: Sequence[dict[str, Any]], folder: Path) -> None:
     """Write the parts of all processes (:meth:`Rollout.saved`)."""
     (folder / FILE).write_text(json.dumps(parts))
 
 
-def read_rollout(folder: Path, count: int, iterations: int, later: int) -> Rollout | None:
+def read_rollout(folder: Path, rollouts: Rollouts) -> Rollout | None:
     """The rollout of all processes, which may have been other ones; None if there is none in use.
 
-    Args:
-        count: completions.
-        iterations: inner iterations of a rollout, ``later`` of which have old values.
-
     Raises:
-        TrainingError: the file is damaged.
+        TrainingError: the file is damaged, or of another training than that of ``rollouts``.
     """
     if not (folder / FILE).exists():
         return None
+    count, iterations, later = rollouts.count, rollouts.iterations, rollouts.later
     with _reading(folder / FILE):
-        raw = read_bytes(folder / FILE, TrainingError, limit=1 << 31)
-        parts = TypeAdapter(list[Rollout]).validate_python(parse_json(raw))
+        limit = MAX_FILE[0] + MAX_FILE[1] * count * rollouts.method.spec.context_limit
+        raw = parse_json(read_bytes(folder / FILE, TrainingError, limit=limit))
+        parts = _PARTS.validate_python([{**part, "metrics": {}} for part in _FIELDS.validate_python(raw)])
         if not parts or any(len(part.old) != later for part in parts):
             raise ValueError(f"it has no old values of {iterations} inner iterations")
         for number, version in ((part.number, part.weights_version) for part in parts):
@@ -83,7 +94,9 @@ def read_rollout(folder: Path, count: int, iterations: int, later: int) -> Rollo
         for values in (*columns.values(), *old):
             if len(values) != count:
                 raise ValueError(f"{len(values)} values for {count} completions")
-        return replace(parts[0], old=old, **columns)
+        whole = replace(parts[0], old=old, **columns)
+        rollouts.check(whole)
+        return whole
 
 
 def write_prompts(prompts: Sequence[int], folder: Path) -> None:
@@ -94,7 +107,7 @@ def write_prompts(prompts: Sequence[int], folder: Path) -> None:
 def read_prompts(folder: Path, count: int) -> list[int]:
     """The indices of the chosen prompts, of ``count``; raises TrainingError if the file is damaged."""
     with _reading(folder / PROMPTS):
-        prompts = TypeAdapter(list[int]).validate_python(parse_json(read_bytes(folder / PROMPTS, TrainingError)))
+        prompts = _INDICES.validate_python(parse_json(read_bytes(folder / PROMPTS, TrainingError)))
         if not prompts or not 0 <= min(prompts) <= max(prompts) < count:
             raise ValueError(f"it is not a list of numbers of the {count} prompts")
         return prompts
@@ -106,8 +119,7 @@ def _reading(path: Path) -> Iterator[None]:
     try:
         yield
     except ValueError as error:
-        # The first line of pydantic's messages is a count; the second and third say where and what.
-        reason = ": ".join(line.strip() for line in str(error).splitlines()[1:3]) or str(error)
+        reason = one_line(error, path.name) if isinstance(error, ValidationError) else str(error)
         raise TrainingError(
             f"{path} is damaged ({reason[:150]}); remove {path.parent} to resume from the previous checkpoint"
         ) from error

@@ -29,10 +29,10 @@ def shown(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], t
 
 
 @pytest.mark.parametrize("terminal", [False, True])
-def test_figures_stand_in_lines_of_their_own(monkeypatch, capsys, terminal):
+def test_every_entry_of_the_log_has_a_line_of_its_own(monkeypatch, capsys, terminal):
     lines = shown(monkeypatch, capsys, terminal).splitlines()
     steps = [line for line in lines if line.startswith("step ")]
-    assert [line.partition(":")[0] for line in steps] == ["step 1/4", "step 4/4"]
+    assert [line.partition(":")[0] for line in steps] == ["step 1/4", "step 2/4", "step 3/4", "step 4/4"]
     assert all("rewards/margins 0.2500" in line and "rows/s" in line for line in steps)
 
 

@@ -23,6 +23,7 @@ from dare_bench.runs.writer import (
     atomic_write_jsonl,
     atomic_write_text,
     dumps,
+    ensure_folder,
     held,
     plain,
     remove_leftovers,
@@ -104,6 +105,12 @@ def test_no_permission_to_make_the_folder(tmp_path: Path) -> None:
     (tmp_path / "taken").write_text("a file")
     with pytest.raises(SaveError, match="taken"):
         atomic_write_text(tmp_path / "taken" / "x.json", "{}")
+
+
+def test_a_folder_name_that_is_not_utf_8_is_refused_and_not_made(tmp_path: Path) -> None:
+    with pytest.raises(SaveError, match=r"out\\udcff': the name is not UTF-8 text; choose another folder"):
+        ensure_folder(tmp_path / "out\udcff")
+    assert not list(tmp_path.iterdir())
 
 
 def test_an_interrupted_writer_cleans_up(tmp_path: Path) -> None:

@@ -243,6 +243,41 @@ def test_what_a_kill_left_running_goes_on(out: Path) -> None:
     assert [attempt["seconds"] is None for attempt in node(out, trained(1))["attempts"]] == [True, False]
 
 
+@pytest.mark.parametrize(
+    ("place", "value", "said"),
+    [
+        ("cost seconds", "text", r"cost\.seconds='text'"),
+        ("attempts 0 seconds", float("nan"), r"attempts\.0\.seconds=nan"),
+        ("attempts 0 seconds", -1, r"attempts\.0\.seconds=-1"),
+        ("outputs content", 5, r"outputs\.content=5"),
+        ("outputs runs", "text", r"outputs\.runs='text'"),
+        ("outputs runs 0", 5, r"outputs\.runs\.0=5"),
+        ("outputs runs 0 id", "../other", r"outputs\.runs\.0\.id='\.\./other'"),
+        ("outputs runs 0 id", "..", r"outputs\.runs\.0\.id='\.\.'"),
+        ("outputs runs 0 scores", 5, r"outputs\.runs\.0\.scores=5"),
+        ("outputs runs 0 scores 0 value", "text", r"outputs\.runs\.0\.scores\.0\.value='text'"),
+        ("outputs runs 0 scores 0 n", None, r"outputs\.runs\.0\.scores\.0\.n=None"),
+        ("id", "../../other", r"node\.json is of the node '\.\./\.\./other'"),
+    ],
+)
+def test_a_node_file_of_others_is_refused_in_a_line_and_nothing_is_written_elsewhere(
+    out: Path, place: str, value: Any, said: str
+) -> None:
+    run(out, seeds=(0,), board=False)
+    file = out / "nodes" / BASE / "node.json"
+    record = json.loads(file.read_text())
+    inner = record
+    *path, last = [int(part) if part.isdigit() else part for part in place.split()]
+    for part in path:
+        inner = inner[part]
+    inner[last] = value
+    file.write_text(json.dumps(record))
+    before = sorted(out.parent.rglob("node.json"))
+    with pytest.raises(RunError, match=said):
+        run(out, seeds=(0,), board=False)
+    assert sorted(out.parent.rglob("node.json")) == before
+
+
 def test_a_board_is_declared_in_the_file_or_named(out: Path) -> None:
     result = run(out, board={"title": "Two seeds", "tasks": ["dare_sudoku"], "rank_by": "dare_sudoku"})
     assert result.site is not None and "Two seeds" in result.site.read_text()

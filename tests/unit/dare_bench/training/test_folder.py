@@ -126,6 +126,21 @@ def test_a_damaged_file_is_told(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
+    ("name", "value"),
+    [("batch", 0), ("batch", 1 << 40), ("items", "many"), ("max_steps", float("nan")), ("num_train_epochs", 1e300)],
+)
+def test_a_recorded_number_of_steps_that_cannot_be_is_told(tmp_path: Path, name: str, value: object) -> None:
+    """In train.json and in the lineage of the final checkpoint."""
+    finish(tmp_path, LENGTH, {})
+    (tmp_path / "lineage.json").write_text(json.dumps({"settings": {**LENGTH, name: value}}))
+    with pytest.raises(TrainingError, match=f"lineage.json is damaged: {name}="):
+        is_trained(tmp_path, LENGTH)
+    (tmp_path / "train.json").write_text(json.dumps({"status": "complete", "asked": {**LENGTH, name: value}}))
+    with pytest.raises(TrainingError, match=f"train.json is damaged: asked.{name}="):
+        claim(tmp_path, LENGTH)
+
+
+@pytest.mark.parametrize(
     ("fields", "steps"),
     [({}, 38), ({"max_steps": 7}, 7), ({"num_train_epochs": 0.01}, 1), ({"num_train_epochs": 1}, 13)],
 )

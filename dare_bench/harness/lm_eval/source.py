@@ -29,7 +29,7 @@ from dare_bench.harness.lm_eval.code_scoring import CodeScoring, code_mark
 from dare_bench.harness.lm_eval.code_tasks import check_punkt, evaluating_tasks, refuse_unknown_code, sandboxed_tasks
 from dare_bench.harness.lm_eval.documents import TaskDocuments, without_tasks
 from dare_bench.harness.lm_eval.extraction import annotate, tally, unread
-from dare_bench.harness.lm_eval.quiet_lm_eval import cache_environment, quiet
+from dare_bench.harness.lm_eval.quiet_lm_eval import quiet, without_environment
 from dare_bench.harness.lm_eval.scorers import is_mathematical
 from dare_bench.harness.lm_eval.scoring_limits import limited
 from dare_bench.harness.lm_eval.task_index import TaskIndex
@@ -137,7 +137,6 @@ class LmEvalSource(TaskSource):
             requests = self.requests()
             pairs, failures = answered(requests, answer, only, self.watch, self._code.refusal)
             samples = {request.key: sample for request, sample in pairs}
-            cache_environment()
             folders = [*self.spec.include_path, self.spec.data_dir]
             formulas = [name for name, task in self._tasks.load(self._names)["tasks"].items() if is_mathematical(task)]
             requests = [request for request, _ in pairs]
@@ -241,7 +240,7 @@ class LmEvalSource(TaskSource):
         from lm_eval import simple_evaluate
 
         spec = self.spec
-        with harness_errors(f"lm-eval stopped at {', '.join(self._names)}"):
+        with harness_errors(f"lm-eval stopped at {', '.join(self._names)}"), without_environment():
             return simple_evaluate(
                 model=lm,
                 tasks=list(self._names),

@@ -20,6 +20,8 @@ settings.register_profile("busy", deadline=None, suppress_health_check=[HealthCh
 settings.load_profile("busy")
 os.environ["HF_HUB_OFFLINE"] = "1"
 os.environ["HF_DATASETS_OFFLINE"] = "1"
+# Whatever plugins are installed here; tests that have one of their own name it.
+os.environ["DARE_BENCH_PLUGINS"] = ""
 # Runs, checkpoints and journals are flushed to the disk thousands of times. In memory that takes no time, and a process
 # that is killed loses as much or as little. Small shared memory (64 MB in many containers) is left alone.
 if sys.platform == "linux" and os.access("/dev/shm", os.W_OK) and shutil.disk_usage("/dev/shm").free > 2 << 30:

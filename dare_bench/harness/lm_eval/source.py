@@ -18,9 +18,10 @@ from typing import TYPE_CHECKING, Any
 from dare_bench.config import RunSpec
 from dare_bench.errors import unknown
 from dare_bench.harness.common.answering import Failures, answered, failure_rows, harness_errors
+from dare_bench.harness.common.by_name import by_name
 from dare_bench.harness.common.code_eval import CodeRunner, code_eval_replaced
 from dare_bench.harness.common.hashing import documents_hash
-from dare_bench.harness.common.local_data import LocalData, without_scripts
+from dare_bench.harness.common.local_data import LocalData
 from dare_bench.harness.common.repeats import RepeatResult, combine, equal_repeats
 from dare_bench.harness.common.requests import RequestBuilder, place
 from dare_bench.harness.common.result import HarnessResult
@@ -187,7 +188,7 @@ class LmEvalSource(TaskSource):
         from dare_bench.harness.lm_eval.lm import AnsweringLM
         from dare_bench.harness.lm_eval.task_manager import LocalTaskManager
 
-        with quiet(self.notes), without_scripts():
+        with quiet(self.notes), by_name():
             self._tasks = LocalTaskManager(self._index, self._data, dict.fromkeys(self._code_tasks, code_mark))
             with code_eval_replaced(self._runner) if self._code_tasks else contextlib.nullcontext():
                 loaded = self._tasks.load(self._names)["tasks"]

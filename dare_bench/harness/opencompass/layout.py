@@ -25,7 +25,8 @@ from typing import Any
 from dare_bench.errors import DareError, DataError
 from dare_bench.fingerprint import cache_dir
 from dare_bench.harness.common.answering import error_line
-from dare_bench.harness.common.local_data import ENVIRONMENT, without_scripts
+from dare_bench.harness.common.by_name import by_name
+from dare_bench.harness.common.local_data import ENVIRONMENT
 from dare_bench.harness.common.replaced import replaced
 from dare_bench.harness.opencompass.manifest_rows import ManifestRows
 from dare_bench.harness.opencompass.shapes import LOCAL_FORMATS, remarks, write
@@ -71,7 +72,7 @@ class Layout:
         missing: OSError | None = None
         for root, offline in self._roots(config):
             try:
-                with self.reading(root, offline), without_scripts():
+                with self.reading(root, offline), by_name():
                     return build_dataset_from_cfg(config)
             except FileNotFoundError as error:
                 missing = missing or error

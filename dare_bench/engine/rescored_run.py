@@ -98,7 +98,12 @@ def _block(done: Rescored, before: Block, about: Mapping[str, Any], digests: Map
     }
     tasks = {
         name: task.model_copy(
-            update={"traces_sha256": None, "fingerprint": harness.fingerprints[name], **digests[name]}
+            update={
+                "traces_sha256": None,
+                "fingerprint": harness.fingerprints[name],
+                "data": harness.data.get(name),
+                **digests[name],
+            }
         )
         for name, task in before.tasks.items()
     }

@@ -4,6 +4,7 @@ package. Nothing in the current folder is taken for it, and no script of a data 
 from __future__ import annotations
 
 import contextlib
+import os
 import re
 import sys
 import tempfile
@@ -20,6 +21,7 @@ from dare_bench.harness.common.answering import error_line
 from dare_bench.harness.common.replaced import replaced
 
 _HUB_ID = re.compile(r"\w[\w.-]*(/\w[\w.-]*)?")
+_HUB_FILE = re.compile(r"hf://datasets/(.+)@([0-9a-f]{7,40})/")
 _METRICS = "evaluate.loading"
 
 
@@ -32,6 +34,17 @@ def by_name() -> Iterator[None]:
     data_set = partial(_data_set, load.dataset_module_factory)
     with replaced(load, resolve_trust_remote_code=_refuse_script, dataset_module_factory=data_set), _metrics_by_name():
         yield
+
+
+def origin(data_set: Any) -> str | None:
+    """Where a ``datasets.Dataset`` came from: ``hub ID@REVISION``, or files; None if it was made in memory."""
+    info = getattr(data_set, "info", None)
+    files = list(getattr(info, "download_checksums", None) or ())
+    if not files:
+        return None
+    if hub := _HUB_FILE.match(files[0]):
+        return f"hub {hub[1]}@{hub[2][:12]}"
+    return os.path.commonpath(files) if all(map(os.path.isabs, files)) else files[0]
 
 
 def _refuse_script(_: bool | None, name: str) -> bool:

@@ -181,6 +181,7 @@ class LmEvalSource(TaskSource):
             failures=failure_rows(failures),
             extraction=tally(rows),
             execution=self._code.execution(rows),
+            data={name: text for name, documents in self._documents.items() if (text := documents.origin)},
         )
 
     def _collect(self) -> None:

@@ -58,7 +58,16 @@ def test_no_file_of_the_machine(level: Level, tmp_path: Path) -> None:
     checkout = Path(dare_bench.__file__).resolve().parent.parent
     secret = tmp_path / "secret"
     secret.write_text("x")
-    paths = ["/etc/passwd", "/etc/hostname", "/proc/self/environ", "/sys", "/var", "/home", "/usr/share/doc", "/usr/sbin"]
+    paths = [
+        "/etc/passwd",
+        "/etc/hostname",
+        "/proc/self/environ",
+        "/sys",
+        "/var",
+        "/home",
+        "/usr/share/doc",
+        "/usr/sbin",
+    ]
     paths += [str(checkout / "pyproject.toml"), str(Path(dare_bench.__file__).resolve()), str(secret), __file__]
     outside = [path for path in paths if not Path(path).exists()]
     assert not [path for path in outside if path in ("/etc/passwd", "/proc/self/environ", str(secret))]

@@ -13,7 +13,7 @@ from toy_model import ToyModel
 
 from dare_bench.config import run_spec
 from dare_bench.errors import DataError
-from dare_bench.harness.common.by_name import by_name
+from dare_bench.harness.common.by_name import by_name, origin
 
 need_package("lm_eval")
 datasets = need_package("datasets")
@@ -64,10 +64,20 @@ def test_a_folder_is_not_run_for_a_metric(here: Path) -> None:
     assert not (here / "ran").exists()
 
 
+def test_the_origin_of_a_data_set(here: Path) -> None:
+    made = datasets.Dataset.from_list([{"a": 1}])
+    assert origin(made) is None
+    folder = here / "openai" / "gsm8k" / "main"
+    assert origin(datasets.load_dataset("./openai/gsm8k", data_dir="main")["test"]) == str(folder)
+    hub = "hf://datasets/openai/gsm8k@e53f048856ff4f594e959d75785d2c2d37b678ee/main/test-00000-of-00001.parquet"
+    made.info.download_checksums = {hub: {"num_bytes": 1, "checksum": None}}
+    assert origin(made) == "hub openai/gsm8k@e53f048856ff"
+
+
 METRICS = """
 import os, sys
 from dare_bench.errors import DataError
-from dare_bench.harness.common.by_name import by_name
+from dare_bench.harness.common.by_name import by_name, origin
 
 with by_name():
     import evaluate

@@ -31,11 +31,11 @@ from dare_bench.engine.journal import Journal
 from dare_bench.engine.progress import progress_display
 from dare_bench.engine.queue import Queue
 from dare_bench.errors import DareError, UsageError, suggestion
-from dare_bench.executors.safe_path import safe_path
 from dare_bench.harness.common.requests import RequestBuilder
 from dare_bench.harness.lm_eval.lm import AnsweringLM
 from dare_bench.loading import load
 from dare_bench.protocols import LoadedModel
+from dare_bench.safe_path import safe_path
 from dare_bench.types import Sample
 
 __all__ = ["DareLM", "main"]

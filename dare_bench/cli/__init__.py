@@ -28,7 +28,7 @@ from dare_bench.cli import (
 )
 from dare_bench.cli.guard import State, guarded, streams
 from dare_bench.cli.plain import echo
-from dare_bench.executors.safe_path import safe_path
+from dare_bench.safe_path import safe_path
 from dare_bench.version import __version__
 
 app = typer.Typer(

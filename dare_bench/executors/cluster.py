@@ -15,8 +15,8 @@ from typing import Any
 
 from dare_bench.errors import DareError, UsageError
 from dare_bench.executors.graph import Graph, work
-from dare_bench.executors.safe_path import safe_path
 from dare_bench.protocols import Done, Job
+from dare_bench.safe_path import safe_path
 
 LOCAL = "local"
 RETRIES = 3

@@ -21,8 +21,8 @@ from typing import Any
 from dare_bench.errors import DareError, PluginWarning, UsageError
 from dare_bench.executors.graph import Graph, work
 from dare_bench.executors.lifeline import Lifeline, hold
-from dare_bench.executors.safe_path import safe_path
 from dare_bench.protocols import Done, Job
+from dare_bench.safe_path import safe_path
 
 TRIES = 2
 """Attempts at a job whose worker dies: the first death may be accidental."""

@@ -220,21 +220,18 @@ def load_plugins(registry: Registry) -> None:
 def _only_real_interrupts() -> Iterator[None]:
     """Inside, code of a plugin runs: a KeyboardInterrupt that no signal caused becomes an error as any other."""
     arrived: list[int] = []
+    before: dict[int, Callable[[int, Any], Any]] = {}
 
-    def noting(handler: Callable[[int, Any], Any]) -> Callable[[int, Any], None]:
-        def note(number: int, frame: Any) -> None:
-            arrived.append(number)
-            handler(number, frame)
+    def note(number: int, frame: Any) -> None:
+        arrived.append(number)
+        before[number](number, frame)
 
-        return note
-
-    numbers = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
-    before = {number: handler for number in numbers if callable(handler := signal.getsignal(number))}
-    if threading.current_thread() is not threading.main_thread():
-        before = {}  # only the main thread may set handlers, and only it is interrupted
+    if threading.current_thread() is threading.main_thread():  # only it is interrupted, and only it may set handlers
+        for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+            if callable(handler := signal.getsignal(number)):
+                before[number] = handler
+                signal.signal(number, note)
     try:
-        for number, handler in before.items():
-            signal.signal(number, noting(handler))
         yield
     except KeyboardInterrupt as error:
         if arrived:
@@ -242,7 +239,8 @@ def _only_real_interrupts() -> Iterator[None]:
         raise RuntimeError("KeyboardInterrupt was raised, and not by Ctrl-C") from error
     finally:
         for number, handler in before.items():
-            signal.signal(number, handler)
+            if signal.getsignal(number) is note:  # a handler may have set another one
+                signal.signal(number, handler)
 
 
 @cache

@@ -33,7 +33,7 @@ sys.dont_write_bytecode = False
 LONG = (
     *("test_hostile_runs", "test_train", "test_train_rl", "test_regress", "test_real_run", "test_site_pages"),
     *("test_board_page", "test_sample_pages", "test_ray_cluster", "test_sharding", "test_rescore", "test_model_class"),
-    *("test_limits", "test_attacks", "test_tiny", "test_family_layouts", "test_plugin_strategy"),
+    *("test_current_folder", "test_limits", "test_attacks", "test_tiny", "test_family_layouts", "test_plugin_strategy"),
 )
 gc.disable()  # until all tests are collected: imports and test items are no garbage, and looking for some takes seconds
 

@@ -220,11 +220,11 @@ def load_plugins(registry: Registry) -> None:
 def _only_real_interrupts() -> Iterator[None]:
     """Inside, code of a plugin runs: a KeyboardInterrupt that no signal caused becomes an error as any other."""
     arrived: list[int] = []
-    before: dict[int, Callable[[int, Any], Any]] = {}
+    before: dict[signal.Signals, Callable[[int, Any], Any]] = {}
 
     def note(number: int, frame: Any) -> None:
         arrived.append(number)
-        before[number](number, frame)
+        before[signal.Signals(number)](number, frame)
 
     if threading.current_thread() is threading.main_thread():  # only it is interrupted, and only it may set handlers
         for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):

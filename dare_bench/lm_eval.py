@@ -7,7 +7,7 @@ Importing this module registers the model class ``dare``::
 
 lm-eval's own command only knows imported models, so this module also runs the command::
 
-    python -m dare_bench.lm_eval run --model dare --model_args pretrained=tiny-llada,gen_length=64 --tasks gsm8k
+    python -P -m dare_bench.lm_eval run --model dare --model_args pretrained=tiny-llada,gen_length=64 --tasks gsm8k
 
 See :class:`DareLM` for the settings. ``dare-bench eval`` also resumes, redirects data, leaves failed documents out of
 the scores and records its settings.
@@ -35,6 +35,7 @@ from dare_bench.harness.common.requests import RequestBuilder
 from dare_bench.harness.lm_eval.lm import AnsweringLM
 from dare_bench.loading import load
 from dare_bench.protocols import LoadedModel
+from dare_bench.safe_path import safe_path
 from dare_bench.types import Sample
 
 __all__ = ["DareLM", "main"]
@@ -145,7 +146,8 @@ def main() -> int:
     from lm_eval.__main__ import cli_evaluate
 
     try:
-        cli_evaluate()
+        with safe_path():
+            cli_evaluate()
     except DareError as error:
         if logging.getLogger().isEnabledFor(logging.DEBUG):
             raise

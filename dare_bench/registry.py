@@ -11,7 +11,11 @@ evaluation that has nothing to do with it.
 
 from __future__ import annotations
 
+import contextlib
 import importlib
+import os
+import signal
+import threading
 import warnings
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
@@ -46,6 +50,8 @@ BUILT_IN = (
     "dare_bench.trainers",
 )
 GROUP = "dare_bench.plugins"
+ENVIRONMENT = "DARE_BENCH_PLUGINS"
+"""The variable that names the plugins to load, separated by commas; without it, all that are installed are loaded."""
 
 
 @dataclass(frozen=True)
@@ -67,7 +73,8 @@ class Registration:
         """
         module, _, attribute = self.target.partition(":")
         try:
-            return getattr(importlib.import_module(module), attribute)
+            with _only_real_interrupts():
+                return getattr(importlib.import_module(module), attribute)
         except (KeyboardInterrupt, DareError):
             raise
         except BaseException as error:
@@ -103,8 +110,9 @@ class Registry:
 
         Args:
             target: ``module:attribute``, imported when it is needed; for the kinds in :data:`FILES` a path.
-            about: facts for lists: ``about`` (a sentence); of a family ``matches``, the pairs of ``model_type`` and
-                ``architectures[0]`` in the config.json files that are its own.
+            about: facts that need no import: ``about`` (a sentence); of a family ``matches``, the pairs of
+                ``model_type`` and ``architectures[0]`` in the config.json files that are its own, and ``fields``, the
+                decoding fields that no family of dare-bench has.
 
         Raises:
             UsageError: the kind is not one of ``Kind``, the target is not of that kind, or the name is taken.
@@ -155,8 +163,9 @@ class Registry:
         before, self._plugin = dict(self._entries), point.name
         package = "" if point.dist is None else f"{point.dist.name} {point.dist.version}"
         try:
-            register: Callable[[Registry], None] = point.load()
-            register(self)
+            with _only_real_interrupts():
+                register: Callable[[Registry], None] = point.load()
+                register(self)
         except KeyboardInterrupt:
             raise
         except BaseException as error:  # SystemExit too: no plugin ends a command that does not need it
@@ -189,6 +198,9 @@ def _check(entry: Registration) -> None:
     pairs = isinstance(matches, list | tuple) and all(isinstance(m, list | tuple) and len(m) == 2 for m in matches)
     if entry.kind == "family" and not pairs:
         raise UsageError(f"{place}: matches={matches!r} must be a list of [model_type, architecture]")
+    fields = entry.about.get("fields", [])
+    if not isinstance(fields, list | tuple) or not all(isinstance(name, str) for name in fields):
+        raise UsageError(f"{place}: fields={fields!r} must be a list of names")
 
 
 def _matches(family: Registration) -> list[tuple[Any, Any]]:
@@ -197,9 +209,38 @@ def _matches(family: Registration) -> list[tuple[Any, Any]]:
 
 
 def load_plugins(registry: Registry) -> None:
-    """Register every installed plugin, in the order of their names."""
+    """Register every installed plugin, or those that :data:`ENVIRONMENT` names, in the order of their names."""
+    chosen = os.environ.get(ENVIRONMENT)
     for point in sorted(entry_points(group=GROUP), key=lambda point: (point.name, point.value)):
-        registry.plug_in(point)
+        if chosen is None or point.name in chosen.split(","):
+            registry.plug_in(point)
+
+
+@contextlib.contextmanager
+def _only_real_interrupts() -> Iterator[None]:
+    """Inside, code of a plugin runs: a KeyboardInterrupt that no signal caused becomes an error as any other."""
+    arrived: list[int] = []
+    before: dict[signal.Signals, Callable[[int, Any], Any]] = {}
+
+    def note(number: int, frame: Any) -> None:
+        arrived.append(number)
+        before[signal.Signals(number)](number, frame)
+
+    if threading.current_thread() is threading.main_thread():  # only it is interrupted, and only it may set handlers
+        for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+            if callable(handler := signal.getsignal(number)):
+                before[number] = handler
+                signal.signal(number, note)
+    try:
+        yield
+    except KeyboardInterrupt as error:
+        if arrived:
+            raise
+        raise RuntimeError("KeyboardInterrupt was raised, and not by Ctrl-C") from error
+    finally:
+        for number, handler in before.items():
+            if signal.getsignal(number) is note:  # a handler may have set another one
+                signal.signal(number, handler)
 
 
 @cache

@@ -20,6 +20,8 @@ settings.register_profile("busy", deadline=None, suppress_health_check=[HealthCh
 settings.load_profile("busy")
 os.environ["HF_HUB_OFFLINE"] = "1"
 os.environ["HF_DATASETS_OFFLINE"] = "1"
+# Whatever plugins are installed here; tests that have one of their own name it.
+os.environ["DARE_BENCH_PLUGINS"] = ""
 # Runs, checkpoints and journals are flushed to the disk thousands of times. In memory that takes no time, and a process
 # that is killed loses as much or as little. Small shared memory (64 MB in many containers) is left alone.
 if sys.platform == "linux" and os.access("/dev/shm", os.W_OK) and shutil.disk_usage("/dev/shm").free > 2 << 30:
@@ -31,7 +33,7 @@ sys.dont_write_bytecode = False
 LONG = (
     *("test_hostile_runs", "test_train", "test_train_rl", "test_regress", "test_real_run", "test_site_pages"),
     *("test_board_page", "test_sample_pages", "test_ray_cluster", "test_sharding", "test_rescore", "test_model_class"),
-    *("test_limits", "test_attacks", "test_tiny", "test_family_layouts", "test_plugin_strategy"),
+    *("test_current_folder", "test_limits", "test_attacks", "test_tiny", "test_family_layouts", "test_plugin_strategy"),
 )
 gc.disable()  # until all tests are collected: imports and test items are no garbage, and looking for some takes seconds
 

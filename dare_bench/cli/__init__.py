@@ -28,6 +28,7 @@ from dare_bench.cli import (
 )
 from dare_bench.cli.guard import State, guarded, streams
 from dare_bench.cli.plain import echo
+from dare_bench.safe_path import safe_path
 from dare_bench.version import __version__
 
 app = typer.Typer(
@@ -91,7 +92,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     arguments = list(sys.argv[1:] if argv is None else argv)
     State.debug, State.resume = "--debug" in arguments, ""
     arguments = [argument for argument in arguments if argument != "--debug"]
-    with streams():
+    with streams(), safe_path():
         if arguments[:1] == ["train"]:
             try:
                 guarded(train.add_commands)(arguments[1] if len(arguments) > 1 else None)

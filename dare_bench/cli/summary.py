@@ -38,6 +38,8 @@ def print_run(run: Run) -> None:
     model = block.model
     seeds = UNKNOWN if block.seeds is None else ",".join(map(str, block.seeds))
     echo(f"model: {model.name}, {model.family}, {model.dtype}, seeds {seeds}")
+    if origins := list(dict.fromkeys(task.data for task in block.tasks.values() if task.data is not None)):
+        echo(f"data: {listed(origins, most=2)}")
     if model.engine is not None:
         echo(f"engine: {model.engine.text}")
     echo(f"cost: {_cost(block)}")

@@ -13,8 +13,6 @@ from dare_bench.keywords import DecodingKeywords
 from dare_bench.protocols import TaskSource
 from dare_bench.registry import registry
 
-_OURS = "dare_bench.model_adapters"
-
 
 def checked_harness(spec: RunSpec) -> type[TaskSource]:
     """The harness's class, once it has accepted the settings (known tasks, a sandbox for code): no checkpoint is read.
@@ -37,10 +35,12 @@ def checked_harness(spec: RunSpec) -> type[TaskSource]:
 
 
 def _refuse_unknown_fields(spec: RunSpec) -> None:
-    """Checks without importing a family, which imports torch; skipped with plugins, whose families may add fields."""
-    if any(entry.origin != _OURS for entry in registry().entries("family")):
-        return
-    known = DecodingKeywords.__annotations__
+    """Checks without importing a family, which imports torch: plugins register the fields of theirs."""
+    families = registry().entries("family")
+    known = [
+        *DecodingKeywords.__annotations__,
+        *(name for family in families for name in family.about.get("fields", ())),
+    ]
     for name in plain(spec.decoding):
         if name not in known:
             raise DecodingError(

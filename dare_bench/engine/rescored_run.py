@@ -166,7 +166,12 @@ def _block(
     }
     tasks = {
         name: task.model_copy(
-            update={"traces_sha256": None, "fingerprint": harness.fingerprints[name], **digests[name]}
+            update={
+                "traces_sha256": None,
+                "fingerprint": harness.fingerprints[name],
+                "data": harness.data.get(name),
+                **digests[name],
+            }
         )
         for name, task in before.tasks.items()
         if name in digests

@@ -167,6 +167,7 @@ def _task_block(task: str, requests: Sequence[Request], meter: Meter, run: RunRe
         tier=weakest(meter.tiers),
         requests=len(requests),
         nfe=meter.counted_nfe,
+        data=run.harness.data.get(task),
     )
 
 
@@ -277,6 +278,8 @@ def _lm_eval_keys(run: RunRecord, block: schema.Block) -> dict[str, Any]:
         "model_name": name,
         "model_name_sanitized": name.replace("/", "__"),
         "git_hash": block.environment.git_commit,
+        "upper_git_hash": None,
+        "pretty_env_info": "\n".join(f"{name}: {value}" for name, value in block.environment if value is not None),
         "date": run.about["moment"],
         "lm_eval_version": installed("lm-eval"),
         "transformers_version": block.environment.transformers,

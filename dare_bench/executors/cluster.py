@@ -16,6 +16,7 @@ from typing import Any
 from dare_bench.errors import DareError, UsageError
 from dare_bench.executors.graph import Graph, work
 from dare_bench.protocols import Done, Job
+from dare_bench.safe_path import safe_path
 
 LOCAL = "local"
 RETRIES = 3
@@ -109,7 +110,9 @@ class Ray:
             }
             options |= {"include_dashboard": False, "_node_ip_address": "127.0.0.1"}
         try:
-            self.ray.init(address=self.address, **options)
+            # Ray puts the driver's folder first on the workers' search path: a re.py there would be executed.
+            with safe_path(), contextlib.chdir("/"):
+                self.ray.init(address=self.address, **options)
         except (ConnectionError, ValueError, RuntimeError) as error:
             raise UsageError(
                 f"no Ray cluster at {self.address!r} ({' '.join(str(error).split())[:200]}); start one (ray start"

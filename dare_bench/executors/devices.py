@@ -22,6 +22,7 @@ from dare_bench.errors import DareError, PluginWarning, UsageError
 from dare_bench.executors.graph import Graph, work
 from dare_bench.executors.lifeline import Lifeline, hold
 from dare_bench.protocols import Done, Job
+from dare_bench.safe_path import safe_path
 
 TRIES = 2
 """Attempts at a job whose worker dies: the first death may be accidental."""
@@ -104,12 +105,13 @@ class _Worker:
 
     def begin(self, function: Callable[[Any], Any], job: Job) -> Future[Done]:
         """Start a job, in a new process if none is running."""
-        if self._pool is None:
-            context = get_context("spawn")  # CUDA and threads do not survive a fork
-            self._lifeline = Lifeline(context)
-            arguments = (self._lifeline.far, self._gpu, self._threads)
-            self._pool = ProcessPoolExecutor(1, context, _set_up, arguments)
-        return self._pool.submit(work, function, job, self.where)
+        with safe_path():
+            if self._pool is None:
+                context = get_context("spawn")  # CUDA and threads do not survive a fork
+                self._lifeline = Lifeline(context)
+                arguments = (self._lifeline.far, self._gpu, self._threads)
+                self._pool = ProcessPoolExecutor(1, context, _set_up, arguments)
+            return self._pool.submit(work, function, job, self.where)
 
     def rest(self) -> None:
         """End the process after a job on a GPU."""

@@ -155,6 +155,10 @@ class TaskBlock(StrictModel):
     nfe: Count | None = Field(
         default=None, description="forward passes of this task's rows; null: only the run's is known"
     )
+    data: Text | None = Field(
+        default=None,
+        description="where the documents came from: hub ID@REVISION, or files; null: not known, or the task makes them",
+    )
     samples_sha256: Name | None = Field(
         default=None, description="of the task's samples file as the run wrote it; null: unknown, or none was written"
     )

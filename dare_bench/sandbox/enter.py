@@ -27,6 +27,7 @@ _PDEATHSIG, _SECCOMP, _CAPBSET_DROP, _CHILD_SUBREAPER, _NO_NEW_PRIVS, _CAP_AMBIE
 _AT_FDCWD, _AT_RECURSIVE, _MOUNT_SETATTR, _ATTR_READ_ONLY = -100, 0x8000, 442, 1
 _CAPABILITY_VERSION_3 = 0x20080522
 _NOBODY = 65534
+MOST_FILES = 16_384  # in each file system that can be written: an empty file has no size, but takes kernel memory
 _NEAR, _FAR = "/near", "/far"  # while the tree is built: the new and the old root
 
 
@@ -110,7 +111,7 @@ def place(kind: str, path: str, value: str) -> None:
         os.symlink(value, inside)
     elif kind in ("tmp", "mask"):
         os.makedirs(inside, exist_ok=True)
-        options = f"mode=1777,size={value}m" if kind == "tmp" else "mode=755,size=1m"
+        options = f"mode=1777,size={value}m,nr_inodes={MOST_FILES}" if kind == "tmp" else "mode=755,size=1m"
         mount("tmpfs", inside, "tmpfs", _NOSUID | _NODEV, options)
     else:
         if os.path.isdir(outside):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 from contextlib import suppress
 from pathlib import Path
@@ -37,6 +38,16 @@ def memory_over(pid: int, limit_mb: int) -> bool:
     pids = below(pid)
     limit_kb = limit_mb << 10
     return _sum(pids, "status", _ANONYMOUS) > limit_kb and _sum(pids, "smaps_rollup", _SHARE) > limit_kb
+
+
+def files_over(pid: int, limit: int) -> bool:
+    """Have the descendants of ``pid``, in a file tree of their own, more than ``limit`` files in its ``/tmp`` or
+    ``/dev/shm``? False if /proc does not say, as to root in a container without CAP_SYS_PTRACE."""
+    for inside in below(pid)[:1]:
+        with suppress(OSError):
+            counted = [os.statvfs(f"/proc/{inside}/root{folder}") for folder in ("/tmp", "/dev/shm")]
+            return any(each.f_files - each.f_ffree > limit for each in counted)
+    return False
 
 
 def _sum(pids: list[int], file: str, field: re.Pattern[str]) -> int:

@@ -19,7 +19,8 @@ from pathlib import Path
 from dare_bench.errors import UsageError
 from dare_bench.sandbox import filter as calls
 from dare_bench.sandbox.command import ENVIRONMENT, command, other_user, worker
-from dare_bench.sandbox.processes import children, memory_over
+from dare_bench.sandbox.enter import MOST_FILES
+from dare_bench.sandbox.processes import children, files_over, memory_over
 from dare_bench.sandbox.verdict import Level, Limits, Status, Verdict
 
 _START_SECONDS = 30.0  # a busy machine starts slowly; the clock of the code starts after that
@@ -122,8 +123,8 @@ class SandboxRun:
                     return self._late()
                 if now >= next_check:
                     next_check = now + _POLL_SECONDS
-                    if self.started is not None and any(memory_over(p.pid, self.limits.memory_mb) for p in processes):
-                        return "crashed", f"its processes together passed the limit of {self.limits.memory_mb} MB"
+                    if self.started is not None and (over := self._over(processes)):
+                        return "crashed", over
                 ready = [key.fileobj for key, _ in selector.select(min(deadline, next_check) - now)]
                 if output in ready and not self._read(output):
                     selector.unregister(output)
@@ -138,6 +139,14 @@ class SandboxRun:
                     threading.Thread(target=send_texts, args=(control, self.texts), daemon=True).start()
                 elif not piece:
                     return self._ended(processes, report.decode("utf-8", "replace"))
+
+    def _over(self, processes: list[subprocess.Popen[bytes]]) -> str:
+        """The limit that the processes have passed together, which the kernel does not hold; empty if none."""
+        if any(memory_over(process.pid, self.limits.memory_mb) for process in processes):
+            return f"its processes together passed the limit of {self.limits.memory_mb} MB"
+        if self.level == "bubblewrap" and any(files_over(p.pid, MOST_FILES) for p in processes):
+            return f"its processes together passed the limit of {MOST_FILES} files"
+        return ""
 
     def _late(self) -> tuple[Status, str]:
         if self.started is None:

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Literal
 
 _SYSTEM = (
-    *("/usr/bin", "/usr/sbin", "/usr/lib", "/usr/lib32", "/usr/lib64", "/bin", "/sbin", "/lib", "/lib32", "/lib64"),
+    *("/usr/bin", "/usr/lib", "/usr/lib32", "/usr/lib64", "/bin", "/lib", "/lib32", "/lib64"),
     *("/nix/store", "/usr/share/zoneinfo", "/etc/ld.so.cache", "/etc/alternatives"),
 )
 _DEVICES = ("null", "zero", "full", "random", "urandom")

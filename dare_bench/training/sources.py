@@ -14,7 +14,8 @@ from pathlib import Path
 from typing import Any
 
 from dare_bench.errors import DataError, UsageError
-from dare_bench.harness.common.local_data import ENVIRONMENT, MANIFEST, LocalData, without_scripts
+from dare_bench.harness.common.by_name import by_name
+from dare_bench.harness.common.local_data import ENVIRONMENT, MANIFEST, LocalData
 from dare_bench.hub import why_offline
 from dare_bench.reading import existing
 from dare_bench.training.files import (
@@ -100,7 +101,7 @@ def open_hub(name: str, split: str) -> RowTable:
     listed = None if local is None else local.redirect(source)
     given = source if listed is None else listed
     try:
-        with without_scripts():
+        with by_name():
             dataset = datasets.load_dataset(
                 given["dataset_path"], given["dataset_name"], split=split, **given.get("dataset_kwargs", {})
             )

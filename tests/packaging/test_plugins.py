@@ -27,6 +27,7 @@ from dare_bench.registry import load_plugins, registry
 need_package("accelerate")
 DOCS = Path(__file__).parents[2] / "docs"
 EXAMPLES = ("example-method", "example-family", "example-tasks")
+PLUGINS = "dare-a2d,dare-focal,dare-reverse"
 ASKED = ("--model", "tiny-llada-base", "--task", "dare_arithmetic", "--rows", "64", "--max-steps", "3")
 SIZES = {"hidden_size": 32, "intermediate_size": 48, "num_hidden_layers": 2, "num_attention_heads": 4}
 SIZES |= {"num_key_value_heads": 2, "head_dim": 8, "vocab_size": 303, "max_position_embeddings": 512}
@@ -45,13 +46,14 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="module")
 def installed(site: Path) -> dict[str, str]:
     """The environment of a process that has the plugins."""
-    return {**os.environ, "PYTHONPATH": str(site), "OMP_NUM_THREADS": "1"}
+    return {**os.environ, "PYTHONPATH": str(site), "OMP_NUM_THREADS": "1", "DARE_BENCH_PLUGINS": PLUGINS}
 
 
 @pytest.fixture(scope="module")
 def here(site: Path) -> Iterator[None]:
     """The plugins in this process."""
     with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("DARE_BENCH_PLUGINS", PLUGINS)
         patch.syspath_prepend(str(site))
         patch.setattr(registry(), "_entries", dict(registry()._entries))
         patch.setattr(registry(), "plugins", [])
@@ -183,6 +185,7 @@ ADD = "registry.add({!r}, {!r}, {!r}, origin='me')".format
 BROKEN = {
     "import": ("import nothing_of_this_name", "pass"),
     "exit": ("", "raise SystemExit(3)"),
+    "interrupt": ("", "raise KeyboardInterrupt"),
     "twice": ("", f"{ADD('reward', 'fine', 'a:b')}; {ADD('trainer', 'sft', 'a:b')}"),
     "late": ("", ADD("strategy", "late", "missing_module:X")),
 }
@@ -199,7 +202,8 @@ def broken(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
         about.mkdir()
         (about / "METADATA").write_text(f"Metadata-Version: 2.1\nName: broken-{name}\nVersion: 1.0\n")
         (about / "entry_points.txt").write_text(f"[dare_bench.plugins]\n{name} = broken_{name}:register\n")
-    return {**os.environ, "PYTHONPATH": str(place), "OMP_NUM_THREADS": "1"}
+    environment = {**os.environ, "PYTHONPATH": str(place), "OMP_NUM_THREADS": "1"}
+    return {**environment, "DARE_BENCH_PLUGINS": ",".join(BROKEN)}
 
 
 @pytest.mark.parametrize(
@@ -216,9 +220,10 @@ def test_plugins_that_do_not_work_are_named_and_left_out(broken: dict[str, str],
     done = command.run(*words, env=broken)
     assert done.returncode == 0, done.stderr
     lines = [line for line in done.stderr.splitlines() if line.startswith("warning: plugin")]
-    assert [line.split("'")[1] for line in lines] == ["exit", "import", "twice"], done.stderr
+    assert [line.split("'")[1] for line in lines] == ["exit", "import", "interrupt", "twice"], done.stderr
     assert "SystemExit: 3" in lines[0] and "No module named 'nothing_of_this_name'" in lines[1]
-    assert "'sft' is registered twice" in lines[2] and "a:b by me" in lines[2] and "dare_bench.trainers" in lines[2]
+    assert "KeyboardInterrupt was raised, and not by Ctrl-C" in lines[2]
+    assert "'sft' is registered twice" in lines[3] and "a:b by me" in lines[3] and "dare_bench.trainers" in lines[3]
     assert "fine" not in done.stdout.split(), "nothing of a plugin that is left out stays"
 
 
@@ -239,6 +244,7 @@ def test_doctor_shows_plugins_and_reasons(broken: dict[str, str], installed: dic
     assert {name: found[f"plugin {name}"]["level"] for name in BROKEN} == {
         "import": "bad",
         "exit": "bad",
+        "interrupt": "bad",
         "twice": "bad",
         "late": "ok",
     }

@@ -24,7 +24,6 @@ template, code, or an address.
 
 from __future__ import annotations
 
-import contextlib
 import hashlib
 import os
 import re
@@ -35,10 +34,8 @@ from typing import Annotated, Any, Literal, cast
 
 from pydantic import AfterValidator, BaseModel, Field, ValidationError, field_validator
 
-from dare_bench import hub
 from dare_bench.config import one_line
 from dare_bench.errors import DataError
-from dare_bench.harness.common.replaced import replaced
 from dare_bench.reading import check_json_depth, open_regular, read_json
 
 ENVIRONMENT = "DARE_BENCH_DATA"
@@ -228,22 +225,6 @@ class LocalData:
         if entry.loader == "json":
             check_json_depth(path, DataError)
         return str(path.resolve())
-
-
-@contextlib.contextmanager
-def without_scripts() -> Iterator[None]:
-    """Inside, the datasets library runs no data set's own script, whatever a task file or a harness requests (such a
-    data set is an error), and does not wait for a hub that cannot be reached."""
-    from datasets import load
-
-    def refuse(_: bool | None, name: str) -> bool:
-        raise DataError(
-            f"data set {name!r} is loaded by a script of its own, which dare-bench never runs; convert it to JSON, CSV"
-            " or Parquet files and name them in a manifest (--data-dir)"
-        )
-
-    with replaced(load, resolve_trust_remote_code=refuse), hub.asked_once():
-        yield
 
 
 def sha256(path: Path) -> str:

@@ -18,6 +18,7 @@ class HarnessResult:
     and targets of all requested documents, answered or not.
     ``extraction``: per task and filter, how many answers were ``matched``, ``no_match``, ``ambiguous``, ``truncated``.
     ``execution``: how generated code was run: ``level``, ``unsafe``, ``statuses`` with their counts; None if none was.
+    ``data``: per task, where its documents came from (``hub ID@REVISION``, files), if that is known.
     ``failures``: documents left out of the scores because one of their requests got no answer: task, doc_id, error.
     """
 
@@ -28,3 +29,4 @@ class HarnessResult:
     failures: list[dict[str, Any]] = field(default_factory=list)
     extraction: dict[str, dict[str, dict[str, int]]] = field(default_factory=dict)
     execution: dict[str, Any] | None = None
+    data: dict[str, str] = field(default_factory=dict)

@@ -18,6 +18,7 @@ from pydantic import TypeAdapter, ValidationError
 
 from dare_bench.config import RunSpec, one_line
 from dare_bench.errors import DareError, DataError, UsageError
+from dare_bench.harness.common.by_name import by_name
 from dare_bench.harness.common.result import HarnessResult
 from dare_bench.harness.common.worker_process import ItemError, ItemTimeout, WorkerProcess
 from dare_bench.sandbox import InstallHint
@@ -115,7 +116,8 @@ def score(
             from langdetect import DetectorFactory
 
             DetectorFactory.seed = 0  # IFEval uses it: otherwise it draws random numbers for each text
-        return vars(function())
+        with by_name():
+            return vars(function())
 
     with worker({"score": seeded}, folders) as process:
         try:

@@ -9,6 +9,7 @@ from functools import cached_property
 from typing import Any
 
 from dare_bench.harness.common.answering import sample_numbers
+from dare_bench.harness.common.by_name import origin
 from dare_bench.harness.common.requests import place
 from dare_bench.types import Request
 
@@ -115,6 +116,13 @@ class TaskDocuments:
                 texts = instance.args[:1] if instance.request_type == "generate_until" else instance.args
                 target = self.task.doc_to_target(instance.doc) if instance.idx == 0 else ""
                 yield doc_id, "\x1f".join(map(str, texts)), str(target)
+
+    @property
+    def origin(self) -> str | None:
+        """Where the data set came from, if that is known."""
+        splits = self.task.dataset
+        split = next((name for name in (self.task.config.test_split, *splits) if name in splits), None)
+        return None if split is None else origin(splits[split])
 
     @cached_property
     def wants_greedy(self) -> bool:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import functools
 import logging
-import subprocess
 from collections.abc import Iterator
 from typing import Any
 
@@ -23,29 +22,17 @@ _IGNORED = (
 )
 
 
-def cache_environment() -> None:
-    """Collect what lm-eval's results report about this machine and folder; a sandboxed process could not."""
-    _commit()
-    _environment()
+@contextlib.contextmanager
+def without_environment() -> Iterator[None]:
+    """Inside, lm-eval does not describe the machine and the folder, for which it starts a dozen programs in the current
+    folder (``python -m pip``, ``git``); our results have a description of their own."""
+    from lm_eval import evaluator
 
+    def leave_out(results: dict[str, Any]) -> None:
+        del results["git_hash"]
 
-@functools.cache
-def _commit() -> str | None:
-    """lm-eval's ``git_hash``, without git's error message on stderr outside a repository."""
-    try:
-        return subprocess.check_output(["git", "describe", "--always"], stderr=subprocess.DEVNULL, text=True).strip()
-    except (subprocess.CalledProcessError, OSError):
-        return None
-
-
-@functools.cache
-def _environment() -> dict[str, Any]:
-    """lm-eval's own description of the machine: it starts a dozen programs (three seconds), so once a process."""
-    from lm_eval.loggers.utils import add_env_info
-
-    environment: dict[str, Any] = {}
-    add_env_info(environment)
-    return environment
+    with replaced(evaluator, get_git_commit_hash=lambda: None, add_env_info=leave_out):
+        yield
 
 
 @contextlib.contextmanager
@@ -58,11 +45,9 @@ def quiet(notes: list[str]) -> Iterator[None]:
         yield
         return
     import lm_eval.api.task as task_module
-    from lm_eval import evaluator
 
     with (
         silenced(logging.getLogger("lm_eval"), "lm-eval", notes, _IGNORED),
         replaced(task_module, tqdm=functools.partial(task_module.tqdm, disable=True)),
-        replaced(evaluator, get_git_commit_hash=_commit, add_env_info=lambda storage: storage.update(_environment())),
     ):
         yield

@@ -18,9 +18,10 @@ from typing import TYPE_CHECKING, Any
 from dare_bench.config import RunSpec
 from dare_bench.errors import unknown
 from dare_bench.harness.common.answering import Failures, answered, failure_rows, harness_errors
+from dare_bench.harness.common.by_name import by_name
 from dare_bench.harness.common.code_eval import CodeRunner, code_eval_replaced
 from dare_bench.harness.common.hashing import documents_hash
-from dare_bench.harness.common.local_data import LocalData, without_scripts
+from dare_bench.harness.common.local_data import LocalData
 from dare_bench.harness.common.repeats import RepeatResult, combine, equal_repeats
 from dare_bench.harness.common.requests import RequestBuilder, place, refuse_likelihoods
 from dare_bench.harness.common.result import HarnessResult
@@ -29,7 +30,7 @@ from dare_bench.harness.lm_eval.code_scoring import CodeScoring, code_mark
 from dare_bench.harness.lm_eval.code_tasks import check_punkt, evaluating_tasks, refuse_unknown_code, sandboxed_tasks
 from dare_bench.harness.lm_eval.documents import TaskDocuments, without_tasks
 from dare_bench.harness.lm_eval.extraction import annotate, tally, unread
-from dare_bench.harness.lm_eval.quiet_lm_eval import cache_environment, quiet
+from dare_bench.harness.lm_eval.quiet_lm_eval import quiet, without_environment
 from dare_bench.harness.lm_eval.scorers import is_mathematical
 from dare_bench.harness.lm_eval.scoring_limits import limited
 from dare_bench.harness.lm_eval.task_index import TaskIndex
@@ -138,7 +139,6 @@ class LmEvalSource(TaskSource):
             requests = self.requests()
             pairs, failures = answered(requests, answer, only, self.watch, self._code.refusal)
             samples = {request.key: sample for request, sample in pairs}
-            cache_environment()
             folders = [*self.spec.include_path, self.spec.data_dir]
             formulas = [name for name, task in self._tasks.load(self._names)["tasks"].items() if is_mathematical(task)]
             requests = [request for request, _ in pairs]
@@ -182,6 +182,7 @@ class LmEvalSource(TaskSource):
             failures=failure_rows(failures),
             extraction=tally(rows),
             execution=self._code.execution(rows),
+            data={name: text for name, documents in self._documents.items() if (text := documents.origin)},
         )
 
     def _collect(self) -> None:
@@ -189,7 +190,7 @@ class LmEvalSource(TaskSource):
         from dare_bench.harness.lm_eval.lm import AnsweringLM
         from dare_bench.harness.lm_eval.task_manager import LocalTaskManager
 
-        with quiet(self.notes), without_scripts():
+        with quiet(self.notes), by_name():
             self._tasks = LocalTaskManager(self._index, self._data, dict.fromkeys(self._code_tasks, code_mark))
             with code_eval_replaced(self._runner) if self._code_tasks else contextlib.nullcontext():
                 loaded = self._tasks.load(self._names)["tasks"]
@@ -242,7 +243,7 @@ class LmEvalSource(TaskSource):
         from lm_eval import simple_evaluate
 
         spec = self.spec
-        with harness_errors(f"lm-eval stopped at {', '.join(self._names)}"):
+        with harness_errors(f"lm-eval stopped at {', '.join(self._names)}"), without_environment():
             return simple_evaluate(
                 model=lm,
                 tasks=list(self._names),

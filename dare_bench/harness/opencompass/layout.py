@@ -25,7 +25,8 @@ from typing import Any
 from dare_bench.errors import DareError, DataError
 from dare_bench.fingerprint import cache_dir
 from dare_bench.harness.common.answering import error_line
-from dare_bench.harness.common.local_data import ENVIRONMENT, without_scripts
+from dare_bench.harness.common.by_name import by_name, origin
+from dare_bench.harness.common.local_data import ENVIRONMENT, MANIFEST
 from dare_bench.harness.common.replaced import replaced
 from dare_bench.harness.opencompass.manifest_rows import ManifestRows
 from dare_bench.harness.opencompass.shapes import LOCAL_FORMATS, remarks, write
@@ -52,6 +53,8 @@ class Layout:
     """The manifest's data sets, None without ``--data-dir``."""
     notes: list[str] = field(default_factory=list)
     """Notes on data that was used: subsets, substitutes."""
+    origins: dict[str, str] = field(default_factory=dict)
+    """By data set, where its files are."""
     _ready: set[str] = field(default_factory=set)
 
     @property
@@ -71,8 +74,10 @@ class Layout:
         missing: OSError | None = None
         for root, offline in self._roots(config):
             try:
-                with self.reading(root, offline), without_scripts():
-                    return build_dataset_from_cfg(config)
+                with self.reading(root, offline), by_name():
+                    built = build_dataset_from_cfg(config)
+                self._note_origin(config, root, built)
+                return built
             except FileNotFoundError as error:
                 missing = missing or error
             except DareError:
@@ -82,6 +87,14 @@ class Layout:
                     f"OpenCompass data set {_name(config)} cannot be loaded: {error_line(error)}; it looked in {root}"
                 ) from error
         raise DataError(self._missing_message(config, missing)) from missing
+
+    def _note_origin(self, config: Mapping[str, Any], root: Path, built: Any) -> None:
+        if text := origin(built.test):
+            self.origins[_name(config)] = text
+        elif self.bench is not None and root == self.root:
+            self.origins[_name(config)] = str(self.bench.folder / MANIFEST)
+        elif (place := root / _local(config)).exists():
+            self.origins[_name(config)] = str(place.resolve())
 
     def missing(self, config: Mapping[str, Any]) -> str | None:
         """The reason why a data set cannot be built, judged by files: none of its files exists. None if one does, or if

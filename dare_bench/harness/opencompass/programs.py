@@ -14,9 +14,9 @@ from typing import Any, NamedTuple
 
 from dare_bench.errors import DataError
 from dare_bench.harness.common.answering import error_line
+from dare_bench.harness.common.by_name import by_name
 from dare_bench.harness.common.code_eval import HEAVY_TIMEOUT, TIMEOUT
 from dare_bench.harness.common.code_tests import with_setup
-from dare_bench.harness.common.local_data import without_scripts
 from dare_bench.harness.opencompass import mbpp_assertion
 from dare_bench.harness.opencompass.components import evaluator_name, resolve
 from dare_bench.harness.opencompass.manifest_rows import ManifestRows
@@ -110,7 +110,7 @@ def _from_hub(hub_id: str) -> Iterable[dict[str, Any]]:
     import datasets
 
     try:
-        with without_scripts():
+        with by_name():
             rows: Iterable[dict[str, Any]] = datasets.load_dataset(hub_id, split="test")
         return rows
     except Exception as error:

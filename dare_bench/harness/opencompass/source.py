@@ -184,6 +184,7 @@ class OpenCompassSource(TaskSource):
                 failures=failure_rows(failures),
                 extraction=tables.extraction,
                 execution=self._runner.facts(tables.statuses) if tables.statuses else None,
+                data=dict(self._layout.origins),
             )
 
     def _template(self) -> str | None:

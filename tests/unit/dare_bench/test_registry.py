@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import signal
 
 import pytest
 
@@ -49,13 +50,14 @@ class Point:
 
 
 def plugged(monkeypatch, *points):
+    monkeypatch.delenv("DARE_BENCH_PLUGINS", raising=False)
     monkeypatch.setattr("dare_bench.registry.entry_points", lambda group: list(points))
     names = Registry()
     load_plugins(names)
     return names
 
 
-@pytest.mark.parametrize("error", [ImportError("no module named x"), SystemExit(3), RecursionError("deep\nand deeper")])
+@pytest.mark.parametrize("error", [ImportError("x"), SystemExit(3), RecursionError("deep\nand deeper")])
 @pytest.mark.parametrize("imports", [True, False])
 def test_a_plugin_that_raises_is_left_out_as_a_whole(monkeypatch, error, imports):
     def register(names):
@@ -73,9 +75,29 @@ def test_a_plugin_that_raises_is_left_out_as_a_whole(monkeypatch, error, imports
     ]
 
 
-def test_ctrl_c_while_a_plugin_is_imported_ends_the_command(monkeypatch):
-    with pytest.raises(KeyboardInterrupt):
-        plugged(monkeypatch, Point("slow", KeyboardInterrupt()))
+@pytest.mark.parametrize("pressed", [True, False])
+def test_ctrl_c_while_a_plugin_is_registered_ends_the_command_and_its_own_interrupt_does_not(monkeypatch, pressed):
+    def register(names):
+        if pressed:
+            signal.raise_signal(signal.SIGINT)
+        raise KeyboardInterrupt
+
+    handler = signal.getsignal(signal.SIGINT)
+    expected = pytest.raises(KeyboardInterrupt) if pressed else pytest.warns(PluginWarning, match="not by Ctrl-C")
+    with expected:
+        plugged(monkeypatch, Point("slow", register))
+    assert signal.getsignal(signal.SIGINT) is handler
+
+
+def test_the_plugins_to_load_can_be_named(monkeypatch):
+    points = [Point(name, lambda names, by=name: names.add("trainer", by, "a:b", origin=by)) for name in ("one", "two")]
+    assert plugged(monkeypatch, *points).names("trainer") == ["one", "two"]
+    for chosen, loaded in (("two,none", ["two"]), ("", [])):
+        monkeypatch.setenv("DARE_BENCH_PLUGINS", chosen)
+        monkeypatch.setattr("dare_bench.registry.entry_points", lambda group: points)
+        names = Registry()
+        load_plugins(names)
+        assert names.names("trainer") == loaded
 
 
 def test_of_two_plugins_with_one_name_the_first_by_name_has_it(monkeypatch):
@@ -91,6 +113,7 @@ def test_of_two_plugins_with_one_name_the_first_by_name_has_it(monkeypatch):
         (("trainer", "x", Registry), {}, "is not a string; name and target must be strings"),
         (("trainer", "x", "module"), {}, "'module' is not a target; write module:attribute"),
         (("suite", "x", "/no/such/file.yaml"), {}, "there is no /no/such/file.yaml"),
+        (("family", "x", "a:b"), {"fields": "sharp"}, "fields='sharp' must be a list of names"),
         (("family", "x", "a:b"), {"matches": "llada"}, "matches='llada' must be a list of"),
         (("family", "x", "a:b"), {"matches": [["m", "A"]]}, "belong to two families: 'first' by one, 'x' by me"),
     ],

@@ -10,9 +10,11 @@ import toy_source
 from toy_model import ToyModel
 from toy_source import ToySource
 
+from dare_bench.config import run_spec
 from dare_bench.engine.evaluate import evaluate
+from dare_bench.engine.hints import checked_harness
 from dare_bench.engine.rescore import rescore
-from dare_bench.errors import UnknownNameError, UsageError
+from dare_bench.errors import DecodingError, UnknownNameError, UsageError
 from dare_bench.harness.common.result import HarnessResult
 from dare_bench.protocols import Answer, TaskSource
 from dare_bench.registry import registry
@@ -89,3 +91,12 @@ def test_the_hint_names_harnesses_that_know_the_task_and_passes_by_unsuitable_on
     with pytest.raises(UnknownNameError) as error:
         go(tmp_path, "toy", tasks="toygem")
     assert str(error.value).endswith("; 'toygem' is known to --harness known")
+
+
+def test_the_decoding_fields_of_a_plugins_family_are_known_before_it_is_imported() -> None:
+    registry().add("family", "sharp", "no_such_module:FAMILY", origin="plugin", fields=["sharpness"])
+    settings = {"model": "tiny-llada", "tasks": "toygen", "harness": "toy"}
+    assert checked_harness(run_spec(**settings, decoding={"sharpness": 1, "steps": 4})) is ToySource
+    for wrong, near in (("stpes", "steps"), ("sharpnes", "sharpness")):
+        with pytest.raises(DecodingError, match=f"no model family has a decoding field '{wrong}'; closest: {near}"):
+            checked_harness(run_spec(**settings, decoding={wrong: 3}))

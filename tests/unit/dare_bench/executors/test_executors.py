@@ -89,6 +89,15 @@ def test_workers_are_processes_that_share_the_cores(tmp_path: Path, monkeypatch:
     assert {value["threads"] for value in result} == {"3"}
 
 
+def test_a_worker_runs_nothing_of_the_current_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also of a program of the user's, whose later processes find what they did before."""
+    (tmp_path / "multiprocessing.py").write_text("open('ran', 'w')")
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.delenv("PYTHONSAFEPATH", raising=False)
+    assert ran(Devices(workers=1, device="cpu"), job(tmp_path, "one"))["one"].ok
+    assert not Path("ran").exists() and "PYTHONSAFEPATH" not in os.environ
+
+
 def test_a_dead_worker_costs_its_job_alone(tmp_path: Path) -> None:
     jobs = [
         job(tmp_path, "killer", act="die"),

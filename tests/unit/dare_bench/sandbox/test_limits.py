@@ -58,11 +58,24 @@ def test_no_file_of_the_machine(level: Level, tmp_path: Path) -> None:
     checkout = Path(dare_bench.__file__).resolve().parent.parent
     secret = tmp_path / "secret"
     secret.write_text("x")
-    paths = ["/etc/passwd", "/etc/hostname", "/proc/self/environ", "/sys", "/var", "/home", "/usr/share/doc"]
+    paths = [
+        "/etc/passwd",
+        "/etc/hostname",
+        "/proc/self/environ",
+        "/sys",
+        "/var",
+        "/home",
+        "/usr/share/doc",
+        "/usr/sbin",
+    ]
     paths += [str(checkout / "pyproject.toml"), str(Path(dare_bench.__file__).resolve()), str(secret), __file__]
     outside = [path for path in paths if not Path(path).exists()]
     assert not [path for path in outside if path in ("/etc/passwd", "/proc/self/environ", str(secret))]
-    holds(level, "assert not [path for path in paths if os.path.exists(path)]", paths=paths)
+    code = """
+assert not [path for path in paths if os.path.exists(path)]
+assert set(os.listdir("/etc")) <= {"ld.so.cache", "alternatives"} and set(os.listdir("/usr/share")) <= {"zoneinfo"}
+"""
+    holds(level, code, paths=paths)
 
 
 def test_no_package_that_holds_answers(level: Level) -> None:
@@ -224,6 +237,16 @@ time.sleep(60)
     verdict = attack(level, eater, limits=limits)
     assert verdict.status == "crashed" and "together passed the limit" in verdict.stdout_tail, verdict
     assert_nothing_left(str(limits.memory_mb << 20))
+
+
+@pytest.mark.parametrize("folder", ["/tmp", "/dev/shm"])
+def test_the_number_of_files(level: Level, folder: str) -> None:
+    many = f"for number in range(1 << 19): open('{folder}/' + str(number), 'w').close()"
+    verdict = attack(level, many, limits=PATIENT)
+    if level == "bubblewrap":
+        assert verdict.status == "crashed" and "passed the limit of 16384 files" in verdict.stdout_tail, verdict
+    else:
+        assert verdict.status == "failed" and "No space left on device" in verdict.stdout_tail, verdict
 
 
 def test_a_process_that_has_ended_has_no_children(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -76,13 +76,14 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture
 def plugin(site: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The plugin in this process."""
+    monkeypatch.setenv("DARE_BENCH_PLUGINS", "growing")
     monkeypatch.syspath_prepend(str(site))
     monkeypatch.setattr(registry(), "_entries", dict(registry()._entries))
     load_plugins(registry())
 
 
 def run(site: Path, *words: str) -> str:
-    done = command.run(*words, env={**os.environ, "PYTHONPATH": str(site)})
+    done = command.run(*words, env={**os.environ, "PYTHONPATH": str(site), "DARE_BENCH_PLUGINS": "growing"})
     assert done.returncode == 0, done.stderr
     return done.stdout
 

@@ -44,6 +44,12 @@ def test_every_key_of_lm_evals_files_is_there(results: dict[str, Any]) -> None:
     assert config - set(results["config"]) == set()
 
 
+def test_the_files_of_the_data_are_named(results: dict[str, Any]) -> None:
+    origins = {name: Path(task["data"]) for name, task in results["dare_bench"]["tasks"].items()}
+    assert set(origins) == set(results["samples"]) and all(place.exists() for place in origins.values())
+    assert origins["toy_add"].parts[-3:] == ("data", "sums", "small")
+
+
 def test_hashes_are_lm_evals(results: dict[str, Any]) -> None:
     """As ``EvaluationTracker.save_results_aggregated`` makes them."""
     hash_string = need_package("lm_eval.utils").hash_string

@@ -236,7 +236,9 @@ def test_fingerprints_do_not_say_where_data_lay(tmp_path: Path, monkeypatch: pyt
     for split in ("train", "test"):
         (folder / f"{split}.jsonl").write_text((BENCH / "gsm8k" / f"{split}.jsonl").read_text())
     monkeypatch.setenv("COMPASS_DATA_CACHE", str(tmp_path / "own"))
-    assert run(make("gsm8k_gen", data_dir=None)).fingerprints["gsm8k"] == there
+    own = run(make("gsm8k_gen", data_dir=None))
+    assert own.fingerprints["gsm8k"] == there
+    assert own.data == {"gsm8k": str(folder)} != run(make("gsm8k_gen")).data == {"gsm8k": str(BENCH / "manifest.json")}
     fewer = run(make("gsm8k_gen", limit=2)).fingerprints["gsm8k"]
     assert fewer.split(":")[0] == there.split(":")[0] and fewer != there
     assert run(make("gsm8k_gen", apply_chat_template=True)).fingerprints["gsm8k"].split(":")[1] != there.split(":")[1]

@@ -10,14 +10,11 @@ from typing import Any
 
 from dare_bench.runs.writer import plain
 
-# Control characters, which a terminal may obey, and marks that reorder or hide text.
-_CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")
-_INVISIBLE = re.compile(
-    "[\u00ad\u034f\u061c\u115f\u1160\u180e\u200b-\u200f\u2028-\u202e\u2060-\u206f\u3164\ufeff\uffa0\ufff9-\ufffb"
-    "\U000e0000-\U000e0fff]|[\ud800-\udfff]"
+_HIDDEN = re.compile(
+    "[\x00-\x08\x0b-\x1f\x7f-\x9f\u00ad\u034f\u061c\u115f\u1160\u180e\u200b-\u200f\u2028-\u202e\u2060-\u206f\u3164\ufeff"
+    "\uffa0\ufff9-\ufffb\ud800-\udfff\U000e0000-\U000e0fff]"
 )
-
-
+"""Control characters, which a terminal may obey, and marks that reorder or hide text."""
 _ABSOLUTE = re.compile(r"""(?<![\w.:/<~])~?(?:/[^\s/'"=,;:]+){2,}/?""")
 _FORMULA = ("=", "+", "-", "@", "\t", "\r", "\n")
 
@@ -30,8 +27,7 @@ def visible(text: str, limit: int | None = None) -> str:
     left_out = 0 if limit is None else max(0, len(text) - limit)
     text = text[:limit].replace("\r\n", "\n")
     if not (text.isascii() and text.isprintable()):
-        text = _CONTROL.sub(lambda m: _picture(ord(m[0])), text)
-        text = _INVISIBLE.sub(lambda m: f"⟨U+{ord(m[0]):04X}⟩", text)
+        text = _HIDDEN.sub(lambda m: _picture(ord(m[0])), text)
     return f"{text}… ({left_out:,} more characters)" if left_out else text
 
 
@@ -51,9 +47,7 @@ def visible_json(value: Any) -> str:
     """``value`` as indented strict JSON (see :func:`~dare_bench.runs.writer.plain`); characters that :func:`visible`
     replaces are escaped."""
     text = json.dumps(plain(value), ensure_ascii=False, allow_nan=False, indent=2)
-    for pattern in (_CONTROL, _INVISIBLE):
-        text = pattern.sub(lambda match: json.dumps(match[0])[1:-1], text)
-    return text
+    return _HIDDEN.sub(lambda match: json.dumps(match[0])[1:-1], text)
 
 
 def without_folders(text: str) -> str:

@@ -87,7 +87,7 @@ def test_a_mask_id_that_cannot_be_is_found(folder: Path) -> None:
 
 def test_a_tokenizer_that_changes_text_is_found(folder: Path) -> None:
     passed, detail = soundness.tokenizer(opened(folder, Stub()))
-    assert passed is False and "comes back as 'other text'" in detail
+    assert passed is False and "decodes to 'other text'" in detail
 
 
 def test_a_tokenizer_that_breaks_is_a_failed_check(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:

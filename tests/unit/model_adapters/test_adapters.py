@@ -141,7 +141,7 @@ def test_a_word_that_matches_nothing_is_told_what_there_is() -> None:
         UsageError, match=r"'o_proj' matches nothing .* groups: attention, mlp, head; names: q_proj, .*"
     ):
         choose(network, ["attention", "o_proj"])
-    with pytest.raises(UsageError, match="no LoRA target is named"):
+    with pytest.raises(UsageError, match="no LoRA target is given"):
         choose(network, [])
 
 
@@ -293,10 +293,10 @@ def test_a_gathered_state_is_saved_as_it_is(tmp_path: Path) -> None:
 
 
 def test_one_folder_holds_one_kind(folder: Path, tmp_path: Path) -> None:
-    with pytest.raises(SaveError, match="holds an adapter"):
+    with pytest.raises(SaveError, match="contains an adapter"):
         load("tiny-llada-base").save(folder)
     load("tiny-llada-base").save(tmp_path / "whole")
-    with pytest.raises(SaveError, match="holds a whole checkpoint"):
+    with pytest.raises(SaveError, match="contains a full checkpoint"):
         load(folder).save(tmp_path / "whole")
     load(folder).save(folder)
     assert load(folder).logits(IDS).shape[0] == len(IDS)

@@ -261,7 +261,11 @@ def test_missing_files_are_named(folder):
         ("vocab.json", '["a"]', "expected a JSON object, found list"),
         ("vocab.json", '{"a": "0"}', "expected texts with ids"),
         ("tokenizer_config.json", "{", "tokenizer_config.json is damaged: not JSON"),
-        ("tokenizer_config.json", '{"added_tokens_decoder": {"x": {}}}', "added_tokens_decoder is no object of ids"),
+        (
+            "tokenizer_config.json",
+            '{"added_tokens_decoder": {"x": {}}}',
+            "added_tokens_decoder must be an object that maps ids",
+        ),
         ("added_tokens.json", '{"<x>": "y"}', "added_tokens.json: expected texts with ids"),
         ("merges.txt", "#version: 0.2\nh i\nh i j\n", "merges.txt: line 3 is 'h i j', expected two tokens"),
         ("merges.txt", "h missing\n", "merges.txt does not belong to vocab.json"),

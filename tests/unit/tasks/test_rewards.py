@@ -88,7 +88,7 @@ def test_any_text_gets_a_finite_reward(text):
 
 
 def test_a_record_that_is_no_document_is_an_error_with_its_row():
-    with pytest.raises(DataError, match=r"f\.jsonl:7: \{'digit': '1'\} is no document of dare_sort"):
+    with pytest.raises(DataError, match=r"f\.jsonl:7: \{'digit': '1'\} is not a document of dare_sort"):
         one("dare_sort", "1", "1", digit="1")
 
 

@@ -138,7 +138,7 @@ def test_settings_that_an_open_model_does_not_have_are_refused(asked: dict[str, 
 
 
 def test_two_adapters_for_one_run_are_refused(folder: Path) -> None:
-    with pytest.raises(UsageError, match="two adapters are named"):
+    with pytest.raises(UsageError, match="two adapters are given"):
         identity(model="tiny-llada-base", adapter=str(folder), model_args={"adapter": "other"})
     with pytest.raises(UsageError, match="the model is open already"):
         split_adapter(run_spec(model="m", adapter=str(folder), tasks="t"), load("tiny-llada-base"))

@@ -143,7 +143,7 @@ def test_chosen_documents_whose_examples_would_be_others_are_refused(tmp_path: P
     """lm-eval draws the examples of a document after those of the documents before it."""
     given = lm_eval_tasks(tmp_path, "toy_add")
     go(tmp_path / "runs", **given, num_fewshot=1)
-    with pytest.raises(RunError, match=r"has another prompt now.*evaluate again with --fresh"):
+    with pytest.raises(RunError, match=r"has a different prompt now.*evaluate again with --fresh"):
         go(tmp_path / "runs", **given, num_fewshot=1, samples={"toy_add": [1, 4]})
 
 

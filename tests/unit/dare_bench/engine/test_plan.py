@@ -59,7 +59,7 @@ def test_recipes_of_which_none_can_be_run_say_why(name: str) -> None:
 
 
 def test_what_excludes_each_other() -> None:
-    with pytest.raises(UsageError, match="--recipe names tasks"):
+    with pytest.raises(UsageError, match="--recipe sets the tasks"):
         plan({"recipe": "llada-8b-instruct/gsm8k", "tasks": "gsm8k"})
     with pytest.raises(UsageError, match="--harness"):
         plan({"tasks": "dare", "harness": "lm-eval"})

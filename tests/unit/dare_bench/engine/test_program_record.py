@@ -43,7 +43,7 @@ def test_answers_of_two_programs_are_told_apart(
     assert [(p.requests, p.parts["sampler"]) for p in run.block.programs] == [(12, CODE["sampler"]), (4, "another")]
     assert run.block.environment.dare_bench == f"{item.environment.dare_bench} and 9.9.9"
     what = f"sampler {CODE['sampler']} -> another"
-    assert any("12 answers came from another program" in message and what in message for message in caplog.messages)
+    assert any("12 answers came from a different program version" in message and what in message for message in caplog.messages)
     (note,) = run.block.notes
     assert "2 programs" in note and what in note and "--fresh" in note
     fresh = go(tmp_path, limit=4, fresh=True).block
@@ -75,8 +75,8 @@ def test_a_finished_run_of_another_program_stays_its_own(
     after = [go(tmp_path, model, limit=3).block for _ in range(2)][-1]
     assert before is not None and after is not None and not model.answered
     assert (after.environment, after.programs) == (before.environment, before.programs)
-    assert any("12 answers came from another program" in message for message in caplog.messages)
-    assert [note for note in after.notes if "scored by another program" in note and "sampler" in note]
+    assert any("12 answers came from a different program version" in message for message in caplog.messages)
+    assert [note for note in after.notes if "scored by a different program version" in note and "sampler" in note]
 
 
 def test_a_session_that_answered_nothing_is_no_program_of_the_run(

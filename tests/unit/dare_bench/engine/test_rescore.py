@@ -220,7 +220,7 @@ def test_a_changed_target_is_told(tmp_path: Path, sums: Run) -> None:
     shutil.copytree(tmp_path / "data", data)
     write_data(data, sums=[{**row, "answer": "0"} for row in SUMS])
     done = scored(sums, task="toy_add", data_dir=str(data))
-    assert done.changes and "have another target now" in done.changes[0]
+    assert done.changes and "have a different target now" in done.changes[0]
     assert done.scores[0].again == 0.0
 
 
@@ -235,7 +235,7 @@ def test_numbers_that_print_alike_but_differ_are_told_apart(sums: Run) -> None:
 def test_other_prompts_are_refused(tmp_path: Path, sums: Run) -> None:
     base = FILES["_base_yaml"].replace("Q: {{question}}", "Question: {{question}}")
     (tmp_path / "tasks" / "_base_yaml").write_text(base)
-    with pytest.raises(RunError, match=r"document 0 of 'toy_add' \(and 5 more documents\) has another prompt now"):
+    with pytest.raises(RunError, match=r"document 0 of 'toy_add' \(and 5 more documents\) has a different prompt now"):
         scored(sums, task="toy_add")
     write_tasks(tmp_path / "elsewhere")
     assert rescore(sums, include_path=[str(tmp_path / "elsewhere")]).same

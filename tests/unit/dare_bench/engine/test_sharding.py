@@ -219,7 +219,7 @@ def test_what_cannot_be_sharded(tmp_path: Path) -> None:
     toy = {"tasks": "toygen", "harness": "toy", "output_path": str(tmp_path)}
     with pytest.raises(UsageError, match="a model that is open in this process cannot be sharded"):
         evaluate(model=ToyModel(), devices=2, **toy)
-    with pytest.raises(UsageError, match="devices=2 needs another executor than 'local'"):
+    with pytest.raises(UsageError, match="devices=2 needs an executor other than 'local'"):
         evaluate(model="tiny-llada", devices=2, executor="local", **toy)
     with pytest.raises(UnknownNameError, match="unknown executor 'slurm'"):
         evaluate(model="tiny-llada", executor="slurm", **toy)

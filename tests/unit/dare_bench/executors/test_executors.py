@@ -62,9 +62,9 @@ def test_a_failure_stays_alone_and_skips_what_stands_on_it(tmp_path: Path, name:
 
 
 def test_jobs_that_cannot_be_ordered(tmp_path: Path) -> None:
-    with pytest.raises(ValueError, match="two jobs are named 'a'"):
+    with pytest.raises(ValueError, match="two jobs have the name 'a'"):
         Graph([Job("a"), Job("a")])
-    with pytest.raises(ValueError, match="'a' comes after 'b', which is none"):
+    with pytest.raises(ValueError, match="'a' comes after 'b', which is not one"):
         Graph([Job("a", after=("b",))])
     with pytest.raises(ValueError, match="wait for each other: a, b"):
         Graph([Job("a", after=("b",)), Job("b", after=("a",)), Job("c")])

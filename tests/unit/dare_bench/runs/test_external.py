@@ -100,7 +100,7 @@ def test_a_folder_of_one_result_is_that_result_and_of_several_is_refused(data: P
     assert open_run(data / "lm-eval" / "tiny-llada").model == "tiny-llada"
     with pytest.raises(RunError, match="contains 2 external results; give one of them"):
         open_run(data / "lm-eval" / "org__dummy")
-    with pytest.raises(RunError, match="is no results file"):
+    with pytest.raises(RunError, match="is not a results file"):
         open_run(next(data.rglob("samples_*")))
 
 

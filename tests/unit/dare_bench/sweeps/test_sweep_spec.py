@@ -216,8 +216,8 @@ def test_long_names_are_cut_and_stay_different() -> None:
     ("fields", "says"),
     [
         ({"trains": []}, "unknown setting 'trains' of a sweep; closest: train"),
-        ({"models": []}, "models=[]: no model is named"),
-        ({"models": None}, "no model is named"),
+        ({"models": []}, "models=[]: no model is given"),
+        ({"models": None}, "no model is given"),
         ({"models": ["tiny-llada", {"model": "x/tiny-llada"}]}, "two models have the name 'tiny-llada'"),
         ({"eval": None}, "neither train nor eval"),
         ({"eval": None, "train": SFT, "board": True}, "board shows evaluations"),

@@ -40,7 +40,7 @@ def test_rows_takes_the_first_and_looks_no_further(tmp_path):
 
 def test_damaged_and_empty_files(tmp_path):
     (tmp_path / "cut.jsonl.gz").write_bytes(gzip.compress(b'{"prompt": "p", "answer": "a"}\n' * 9)[:-12])
-    with pytest.raises(DataError, match=r"cut\.jsonl\.gz:\d+: cannot be read on"):
+    with pytest.raises(DataError, match=r"cut\.jsonl\.gz:\d+: cannot be read any further"):
         read(tmp_path / "cut.jsonl.gz")
     (tmp_path / "empty.jsonl").write_text("\n")
     with pytest.raises(DataError, match=r"empty\.jsonl holds no rows"):

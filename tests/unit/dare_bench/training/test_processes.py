@@ -40,5 +40,5 @@ def test_a_group_is_allowed_if_the_queries_of_each_rank_are_those_of_its_keys(he
 
 def test_a_network_that_does_not_say_its_heads_computes_alone() -> None:
     check_heads(SPEC, 1)
-    with pytest.raises(UsageError, match="the network of toy does not say how many it has"):
+    with pytest.raises(UsageError, match="the network of toy does not state their number"):
         check_heads(SPEC, 2)

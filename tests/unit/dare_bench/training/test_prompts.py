@@ -129,7 +129,7 @@ def test_d1s_csv_keeps_leading_zeros_and_line_numbers(tmp_path):
         (b"prompt,answer\na,b\nc\n", r"train\.csv:3: 1 values; expected 2, as in the first line"),
         (b"prompt,prompt\na,b\n", "column 'prompt' occurs more than once"),
         (b"prompt,answer\na,\xff\n", r"train\.csv:2: not UTF-8: byte 0xff"),
-        (b'prompt,answer\n"a,b\n', r"train\.csv:1: cannot be read on \(Error: unexpected end of data"),
+        (b'prompt,answer\n"a,b\n', r"train\.csv:1: cannot be read any further \(Error: unexpected end of data"),
         (b"prompt,answer\n", "holds no rows"),
         (b"", "holds no rows"),
         (b"prompt,answer\n" + b"x" * (1 << 25), "longer than 16,777,216 bytes"),

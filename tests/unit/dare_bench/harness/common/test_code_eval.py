@@ -109,7 +109,7 @@ def test_a_forked_runner_gives_known_verdicts_alone(paper: type[Paper]) -> None:
     assert paper.made[0].timeout == 90.0 and runner.facts([])["timeout"] == 90.0
     runner.look_up_only()
     assert runner.verdict(ADD, TEST, 90.0) == known
-    with pytest.raises(DareError, match="did not name before"):
+    with pytest.raises(DareError, match="had not submitted"):
         runner.verdict(ADD, f"{TEST}\n", 90.0)
 
 

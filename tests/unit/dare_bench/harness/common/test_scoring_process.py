@@ -132,7 +132,7 @@ def test_what_a_worker_sends_is_never_unpickled(tmp_path: Path) -> None:
             with contextlib.suppress(OSError):
                 os.write(number, len(message).to_bytes(8, "big") + message)
 
-    with worker({"send": send}) as guard, pytest.raises(ItemError, match="what is no result"):
+    with worker({"send": send}) as guard, pytest.raises(ItemError, match="something that is not a result"):
         guard.call("send")
     with worker({"value": lambda: Bomb()}) as guard, pytest.raises(ItemError, match="cannot be sent as JSON"):
         guard.call("value")

@@ -91,7 +91,7 @@ def test_settings_reach_load_and_decoding(evaluate: Evaluate, opened: list[dict[
 
 
 def test_a_setting_that_is_nothing(opened: list[dict[str, Any]]) -> None:
-    with pytest.raises(UsageError, match=r"model_args: 'step' is no field .*closest: steps"):
+    with pytest.raises(UsageError, match=r"model_args: 'step' is not a field .*closest: steps"):
         dare_lm.DareLM("toy", step=3)
     with pytest.raises(DecodingError, match="gen_length=10 is not a multiple of block_length=4"):
         dare_lm.DareLM("toy", gen_length=10, block_length=4)._builder.decoding("t", {})

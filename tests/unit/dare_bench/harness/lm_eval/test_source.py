@@ -211,7 +211,7 @@ def test_samples_that_are_not_there(make: Make) -> None:
         make("toy_add", samples={"toy_add": [0, 6]}).requests()
     with pytest.raises(UsageError, match="no document for task"):
         make("toy_add", samples={"toy_add": []}).requests()
-    with pytest.raises(UnknownNameError, match="unknown task in --samples 'toy_ad'; closest: toy_add"):
+    with pytest.raises(UnknownNameError, match="unknown task 'toy_ad' in --samples; closest: toy_add"):
         make("toy_add", samples={"toy_ad": [0]}).requests()
 
 

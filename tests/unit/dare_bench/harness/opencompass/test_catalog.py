@@ -119,7 +119,7 @@ def test_an_unknown_name_says_the_three_closest(catalog: ConfigCatalog) -> None:
 def test_a_stem_that_two_files_share_names_both_and_takes_a_folder(catalog: ConfigCatalog) -> None:
     with pytest.raises(UnknownNameError) as raised:
         catalog.match(["mgsm_gen"])
-    for part in ("PMMEval/mgsm_gen.py", "mgsm/mgsm_gen.py", "say which: PMMEval/mgsm_gen or mgsm/mgsm_gen"):
+    for part in ("PMMEval/mgsm_gen.py", "mgsm/mgsm_gen.py", "choose one: PMMEval/mgsm_gen or mgsm/mgsm_gen"):
         assert part in str(raised.value)
     (wanted,) = catalog.match(["PMMEval/mgsm_gen"])
     assert wanted.path.parent.name == "PMMEval"
@@ -155,7 +155,7 @@ def test_data_sets_are_chosen_by_abbr(catalog: ConfigCatalog) -> None:
         ("from opencompass.datasets import NoSuchDataset\nx_datasets = [dict(abbr='a', type=NoSuchDataset)]", "NoSuch"),
         ("x_datasets = [dict(abbr='a', path='1'), dict(abbr='a', path='2')]", "two different data sets of .* abbr 'a'"),
         ("x_datasets = []", "defines no data set"),
-        ("x_datasets = ['a']", "no dictionary, but 'a'"),
+        ("x_datasets = ['a']", "must be a dictionary, not 'a'"),
         ("raise SystemExit(3)", "SystemExit: 3"),
         ("import sys\nx_datasets = []\nsys.exit()", "SystemExit: no reason given"),
     ],
@@ -224,19 +224,19 @@ def test_a_base_model_s_first_answer_counts(text: str, number: str) -> None:
 @pytest.mark.parametrize(
     ("name", "said"),
     [
-        ("aime2025_llmjudge_gen_5e9f4f", r"GenericLLMEvaluator asks .*; take aime2025_gen_repeat8_5e9f4f instead"),
-        ("math_500_cascade_eval_gen_6ff468", r"CascadeEvaluator asks .*; take \S+ instead"),
+        ("aime2025_llmjudge_gen_5e9f4f", r"GenericLLMEvaluator asks .*; use aime2025_gen_repeat8_5e9f4f instead"),
+        ("math_500_cascade_eval_gen_6ff468", r"CascadeEvaluator asks .*; use \S+ instead"),
         (
             "gsm8k_agent_gen_c3dff3",
-            r"inferencer is AgentInferencer; run here: GenInferencer and .*take gsm8k_gen instead",
+            r"inferencer is AgentInferencer; run here: GenInferencer and .*use gsm8k_gen instead",
         ),
-        ("winogrande_ll", r"inferencer is LLInferencer; .*take winogrande_\S+ instead"),
+        ("winogrande_ll", r"inferencer is LLInferencer; .*use winogrande_\S+ instead"),
         ("humanevalx_gen:*python", r"HumanevalXEvaluator executes what the model wrote"),
         ("apps_gen", r"APPSEvaluator executes what the model wrote"),
         ("TheoremQA_5shot_gen_6f0af8", r"TheoremQAEvaluatorV3 runs Python's eval on the model's text"),
         (
             "triviaqa_gen_0356ec",
-            r"TriviaQADataset runs Python's eval on the rows .*; take triviaqa_\S+ ",
+            r"TriviaQADataset runs Python's eval on the rows .*; use triviaqa_\S+ ",
         ),
         ("nq_gen_0356ec", r"NaturalQuestionDataset runs Python's eval on the rows of its data file"),
     ],
@@ -266,7 +266,7 @@ def test_a_user_s_judge_is_refused_without_running_the_user_s_other_files(tmp_pa
     assert "asks a second language model" in str(why_not(config, judged))
     assert "instead" not in str(why_not(config, judged)) and not (tmp_path / "was_run").exists()
     ours = {**config, "path": "./data/gpqa/", "name": "gpqa_diamond.csv"}
-    assert str(why_not(ours, judged)).endswith("; take gpqa_fewshot_gen instead")
+    assert str(why_not(ours, judged)).endswith("; use gpqa_fewshot_gen instead")
     assert why_not({"abbr": "a"}) == (
         "OpenCompass data set a: it has no inferencer; run here: GenInferencer and PPLInferencer"
     )

@@ -171,7 +171,7 @@ def test_nothing_is_downloaded_and_the_error_says_both_ways(catalog: ConfigCatal
         assert part in output
     with pytest.raises(DataError, match=r"the manifest of \S+ lacks it: .*ceval/ceval-exam"):
         built(catalog, lay_out(BENCH), "ceval_gen:*accountant")
-    with pytest.raises(DataError, match=r"knowledge_dev\.csv is missing; the manifest of \S+ has another part"):
+    with pytest.raises(DataError, match=r"knowledge_dev\.csv is missing; the manifest of \S+ has a different part"):
         built(catalog, lay_out(BENCH), "mmlu_gen_a484b3:*clinical_knowledge")
 
 

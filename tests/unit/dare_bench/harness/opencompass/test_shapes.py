@@ -111,7 +111,7 @@ def test_aime_and_olympiad_rows(tmp_path: Path, catalog: ConfigCatalog) -> None:
     (result,) = built(catalog, layout, "OlympiadBench_0shot_gen_be8b13:*maths_en*")
     assert (result.test[0]["solution"], result.test[0]["subject"]) == ("$1$", "Math")
     with pytest.raises(
-        DataError, match=r"physics_en_COMP.json is missing.*has another part.*CONFIG:ABBR.* in place of --recipe"
+        DataError, match=r"physics_en_COMP.json is missing.*has a different part.*CONFIG:ABBR.* in place of --recipe"
     ):
         built(catalog, layout, "OlympiadBench_0shot_gen_be8b13:*physics_en*")
 

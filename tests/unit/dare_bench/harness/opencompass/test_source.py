@@ -260,7 +260,7 @@ def test_data_that_is_nowhere_is_one_line() -> None:
             {},
             r"accept its terms .* download .* \./data/gpqa/gpqa_diamond\.csv .*COMPASS_DATA_CACHE",
         ),
-        ("mmlu_gen_a484b3:*clinical_knowledge", {}, "data/mmlu is missing; .* has another part"),
+        ("mmlu_gen_a484b3:*clinical_knowledge", {}, "data/mmlu is missing; .* has a different part"),
         ("gsm8k_gen,ceval_gen:*accountant", {}, "lacks it: .*ceval/ceval-exam"),
         (
             "bbh_gen",

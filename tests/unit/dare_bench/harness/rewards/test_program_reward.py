@@ -104,8 +104,8 @@ def test_without_a_sandbox_it_is_refused(monkeypatch):
     ("truth", "prompt", "message"),
     [
         ("", "q", "f:1: the truth is empty"),
-        ('[{"input": "1", "output": "2"}]', "q", "no list of assertions; .* not pairs of input and output"),
-        ('{"inputs": ["1"], "outputs": ["2"]}', "q", "no list of assertions"),
+        ('[{"input": "1", "output": "2"}]', "q", "not a list of assertions; .* not pairs of input and output"),
+        ('{"inputs": ["1"], "outputs": ["2"]}', "q", "not a list of assertions"),
         (CHECK, "Write a function.", "f:1: the tests define check"),
     ],
 )

@@ -194,7 +194,8 @@ def test_a_missing_rollout_is_an_error(tmp_path: Path, whole: Path) -> None:
 KL = {"num_iterations": 2, "beta": 0.04, "max_steps": 2, "save_steps": 3, "per_device_train_batch_size": 4}
 TWO_ROLLOUTS = {**KL, "max_steps": 3}
 NO_RATIO = {name: value for name, value in KL.items() if name != "beta"}
-FILTERED = {**KL, "method": "mdpo", "save_steps": 1, "prompt_filter": "over_denoising", "rows": 65}
+FILTERED = {**KL, "method": "mdpo", "save_steps": 1, "prompt_filter": "over_denoising", "rows": 65,
+            "rollout": {"steps": 4}}  # fmt: skip
 """Of the last prompt that is filtered, one process has nothing."""
 SEQUENCE = {**KL, "per_device_train_batch_size": 8, "sequence_parallel_size": 2}
 CASES: dict[str, dict[str, Any]] = {

@@ -34,6 +34,7 @@ from dare_bench.trainers.rl.distillation import Distillation, distilled_position
 from dare_bench.trainers.rl.estimators import Units, from_parents
 from dare_bench.trainers.rl.options import EndOptions, RatioOptions
 from dare_bench.trainers.rl.policy_gradient import PolicyGradient
+from dare_bench.trainers.rl.published_rollout import D1_ROLLOUT
 from dare_bench.trainers.rl.requirements import CAPABILITIES
 from dare_bench.trainers.rl.rollout import Update
 from dare_bench.trainers.rl.rollout_file import Rollout
@@ -91,7 +92,7 @@ class DTreeRPO(PolicyGradient):
     paper, code = "arXiv 2512.09675", "THU-BPM/d-TreeRPO"
     Options = DTreeRPOOptions
     options: DTreeRPOOptions
-    learning_rate = lora_learning_rate = 3e-5
+    lora_learning_rate = 3e-5
     capabilities: ClassVar[Mapping[str, str]] = {
         **CAPABILITIES,
         "canvas": "go on from a partly decoded canvas",
@@ -104,6 +105,7 @@ class DTreeRPO(PolicyGradient):
         "lr_scheduler_type": "constant_with_warmup",
         "warmup_steps": 0.0001,
     }
+    rollouts: ClassVar = {"paper": D1_ROLLOUT}
     variants: ClassVar = {"dare": {"distillation_steps": 360_000}}  # 30,000 rollouts of 12 steps
 
     @property

@@ -23,6 +23,7 @@ from dare_bench.trainers.rl.completions import Completion
 from dare_bench.trainers.rl.estimators import Units, elbo
 from dare_bench.trainers.rl.options import RatioOptions
 from dare_bench.trainers.rl.policy_gradient import PolicyGradient
+from dare_bench.trainers.rl.published_rollout import PublishedRollout
 from dare_bench.trainers.rl.rollout_step import Surrogate
 from dare_bench.trainers.rl.surrogate import Advantage, divergence
 
@@ -55,7 +56,10 @@ class ESPO(PolicyGradient):
         "lr_scheduler_type": "constant_with_warmup",
         "warmup_steps": 0.001,
     }
-
+    rollouts: ClassVar = {
+        "paper": PublishedRollout(1, 32, fields={"dream": {"top_p": 0.95}}),
+        "dare": PublishedRollout(1 / 2, 32),
+    }
     variants: ClassVar = {"dare": {"num_generations": 16, "beta": 0.001}}
 
     def looks(self, sampled: int) -> float:

@@ -22,6 +22,7 @@ from dare_bench.trainers.rl.completions import Completion
 from dare_bench.trainers.rl.estimators import BoundedUnits, Units, block_masked
 from dare_bench.trainers.rl.options import DARE, SCRIPTS, EndOptions, RLOptions
 from dare_bench.trainers.rl.policy_gradient import PolicyGradient
+from dare_bench.trainers.rl.published_rollout import D1_ROLLOUT, DARE_ROLLOUT
 from dare_bench.trainers.rl.rollout_step import surrogate_of
 from dare_bench.trainers.rl.surrogate import Advantage
 from dare_bench.trainers.steps import Step
@@ -57,8 +58,8 @@ class SPG(PolicyGradient):
     paper, code = "arXiv 2510.09541", "facebookresearch/SPG"
     Options = SPGOptions
     options: SPGOptions
-    learning_rate = lora_learning_rate = 3e-6
     training_defaults: ClassVar = SCRIPTS
+    rollouts: ClassVar = {"paper": D1_ROLLOUT, "dare": DARE_ROLLOUT}
     variants: ClassVar = {"dare": {**DARE, "num_mc": 1}}
 
     def learns_from(self, completion: Completion, advantage: float) -> bool:

@@ -103,7 +103,7 @@ def llada():
 def grown(loaded, shape=None, process=0, rows=16, rollout=0, fields=None, **options):
     """A rollout of trees of 8 tokens, and the policy that sampled it."""
     given = {"num_generations": 8, "tree_branch_factor": 2, "tree_contraction_factor": 3, "num_iterations": 1}
-    given |= {"max_completion_length": 8, "temperature": 1.2, "rollout": fields or {}, **options}
+    given |= {"max_completion_length": 8, "temperature": 1.2, "rollout": {"steps": 8, **(fields or {})}, **options}
     method = DTreeRPO(DTreeRPO.settle(given, loaded.spec), loaded.spec, 8)
     source = method.source(prompts(2), shape or StepShape(16), 3, process)
     policy = ModelPolicy(loaded, rows)

@@ -211,7 +211,7 @@ CASES: dict[str, dict[str, Any]] = {
     "ebpo": {**KL, "method": "ebpo", "model": "tiny-sdar-base", "num_mc": 3},
     "just_grpo": {**KL, "method": "just_grpo"},
     "trees": {**KL, "method": "dtreerpo", "tree_branch_factor": 2, "distillation": 0.1},
-    "sequence parallel": {**SEQUENCE, "gradient_checkpointing": True},
+    "sequence parallel": {**SEQUENCE, "gradient_checkpointing": True, "rollout": {"steps": 4}},
     "trees, sequence parallel": {**SEQUENCE, "method": "dtreerpo", "tree_branch_factor": 2},
     "filtered prompts, sequence parallel": {**FILTERED, **SEQUENCE},
     "filtered prompts, fsdp2": {**FILTERED, "fsdp": True},

@@ -20,7 +20,7 @@ from pydantic import Field
 
 from dare_bench.trainers.rl.completions import Completion
 from dare_bench.trainers.rl.estimators import Units, trajectory
-from dare_bench.trainers.rl.options import AGGREGATION, DARE_RATIO, SCRIPTS, EndOptions, RatioOptions
+from dare_bench.trainers.rl.options import ADAPTER, AGGREGATION, DARE_RATIO, SCRIPTS, EndOptions, RatioOptions
 from dare_bench.trainers.rl.policy_gradient import PolicyGradient
 from dare_bench.trainers.rl.published_rollout import DARE_ROLLOUT, PublishedRollout
 from dare_bench.trainers.rl.surrogate import Advantage, Aggregation
@@ -47,7 +47,7 @@ class CJGRPO(PolicyGradient):
     options: CJGRPOOptions
     families = "any"
     scores_draws = True
-    training_defaults: ClassVar = SCRIPTS
+    training_defaults: ClassVar = {**SCRIPTS, **ADAPTER}
     rollouts: ClassVar = {
         "paper": PublishedRollout(1 / 2, 128),
         "dare": replace(

@@ -14,7 +14,7 @@ from pydantic import Field
 
 from dare_bench.trainers.rl.completions import Completion
 from dare_bench.trainers.rl.estimators import Units, fully_masked
-from dare_bench.trainers.rl.options import DARE_RATIO, SCRIPTS, EndOptions, RatioOptions
+from dare_bench.trainers.rl.options import ADAPTER, DARE_RATIO, SCRIPTS, EndOptions, RatioOptions
 from dare_bench.trainers.rl.policy_gradient import PolicyGradient
 from dare_bench.trainers.rl.published_rollout import D1_ROLLOUT, DARE_ROLLOUT
 from dare_bench.trainers.rl.surrogate import Advantage
@@ -41,7 +41,7 @@ class D1(PolicyGradient):
     paper, code = "arXiv 2504.12216", "dllm-reasoning/d1"
     Options = D1Options
     options: D1Options
-    training_defaults: ClassVar = SCRIPTS
+    training_defaults: ClassVar = {**SCRIPTS, **ADAPTER}
     rollouts: ClassVar = {"paper": D1_ROLLOUT, "dare": DARE_ROLLOUT}
     variants: ClassVar = {"dare": {**DARE_RATIO, "aggregation": "token"}}
 

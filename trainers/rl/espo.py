@@ -21,7 +21,7 @@ from torch import Tensor
 from dare_bench.diffusion.laws import Law
 from dare_bench.trainers.rl.completions import Completion
 from dare_bench.trainers.rl.estimators import Units, elbo
-from dare_bench.trainers.rl.options import RatioOptions
+from dare_bench.trainers.rl.options import ADAPTER, RatioOptions
 from dare_bench.trainers.rl.policy_gradient import PolicyGradient
 from dare_bench.trainers.rl.published_rollout import PublishedRollout
 from dare_bench.trainers.rl.rollout_step import Surrogate
@@ -55,6 +55,7 @@ class ESPO(PolicyGradient):
         "max_grad_norm": 0.2,
         "lr_scheduler_type": "constant_with_warmup",
         "warmup_steps": 0.001,
+        **ADAPTER,
     }
     rollouts: ClassVar = {
         "paper": PublishedRollout(1, 32, fields={"dream": {"top_p": 0.95}}),

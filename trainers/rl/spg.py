@@ -20,7 +20,7 @@ from torch import Tensor
 from dare_bench.trainers.objective import Losses, Metrics
 from dare_bench.trainers.rl.completions import Completion
 from dare_bench.trainers.rl.estimators import BoundedUnits, Units, block_masked
-from dare_bench.trainers.rl.options import DARE, SCRIPTS, EndOptions, RLOptions
+from dare_bench.trainers.rl.options import ADAPTER, DARE, SCRIPTS, EndOptions, RLOptions
 from dare_bench.trainers.rl.policy_gradient import PolicyGradient
 from dare_bench.trainers.rl.published_rollout import D1_ROLLOUT, DARE_ROLLOUT
 from dare_bench.trainers.rl.rollout_step import surrogate_of
@@ -58,7 +58,7 @@ class SPG(PolicyGradient):
     paper, code = "arXiv 2510.09541", "facebookresearch/SPG"
     Options = SPGOptions
     options: SPGOptions
-    training_defaults: ClassVar = SCRIPTS
+    training_defaults: ClassVar = {**SCRIPTS, **ADAPTER}
     rollouts: ClassVar = {"paper": D1_ROLLOUT, "dare": DARE_ROLLOUT}
     variants: ClassVar = {"dare": {**DARE, "num_mc": 1}}
 

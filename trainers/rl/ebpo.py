@@ -24,7 +24,7 @@ from dare_bench.trainers.rl.published_rollout import DARE_ROLLOUT
 class EBPOOptions(RatioOptions):
     """Settings of ``ebpo``."""
 
-    temperature: float = Field(0.6, gt=0, description="Temperature of the rollout.")
+    temperature: float = Field(0.6, gt=0, description="Temperature of the rollout (default: 1 on SDAR, 0.2 on Dream).")
     num_mc: int = Field(16, ge=1, description="Monte Carlo masks of each completion.")
 
 

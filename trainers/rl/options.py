@@ -51,7 +51,9 @@ class RLOptions(BaseModel):
     )
     temperature: float = Field(1.0, gt=0, description="Temperature of the rollout.")
     rollout: dict[str, Any] = Field(
-        default_factory=dict, description="k=v,k=v: further decoding fields of the rollout (steps, block_length, ...)."
+        default_factory=dict,
+        description="k=v,k=v: further decoding fields of the rollout (steps, block_length, ...); the others are the "
+        "published ones, by variant, family and length of the canvas.",
     )
     rollout_engine: str | None = Field(
         None,

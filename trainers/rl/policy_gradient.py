@@ -27,7 +27,7 @@ from dare_bench.protocols import LoadedModel, Services
 from dare_bench.seeds import key
 from dare_bench.trainers.method import Method
 from dare_bench.trainers.objective import Losses, Metrics
-from dare_bench.trainers.rl.collapse import CollapseWarning
+from dare_bench.trainers.rl.collapse import CollapseWarning, warn_of_large_updates
 from dare_bench.trainers.rl.completions import Completion, recorded
 from dare_bench.trainers.rl.estimators import Units
 from dare_bench.trainers.rl.ledger import gap_metrics, importance, sampler_logprobs
@@ -218,6 +218,7 @@ class PolicyGradient(Method):
         elif self.options.rollout_engine is None:  # an engine that is named and not opened has finished its training
             check_rollout(self, model, data)
         log_rollout(self)
+        warn_of_large_updates(self, spec)
 
     @property
     def uses_of_item(self) -> int:

@@ -40,8 +40,8 @@ class SPGOptions(EndOptions, RLOptions):
     negative: Literal["mix", "eubo", "elbo", "zero"] = Field(
         "mix",
         description="The bound for completions without a positive advantage: upper, lower, their mix, or none. The "
-        "lower one is the ELBO if mask_block_length is at least the completion's length and p_mask_prompt is 0; with few "
-        "draws the upper one is often below it.",
+        "lower one is the ELBO if mask_block_length is at least the completion's length and p_mask_prompt is 0; with "
+        "few draws the upper one is often below it.",
     )
     eubo_beta: float = Field(1.5, gt=0, description="Exponent of the evidence upper bound.")
     mix_weight: float = Field(0.5, ge=0, le=1, description="Weight of the upper bound in the mix.")

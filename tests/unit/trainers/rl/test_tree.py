@@ -16,6 +16,7 @@ from dare_bench.trainers.rl.distillation import distilled_positions
 from dare_bench.trainers.rl.dtreerpo import DTreeRPO
 from dare_bench.trainers.rl.tree import TreeShape, local_advantages, node_values
 from dare_bench.trainers.steps import StepShape
+from dare_bench.training.spec import train_spec
 from dare_bench.types import Capabilities, Reward
 
 REWARDS = (0.1, 0.9, 0.4, 0.0, 1.0, 1.0, 0.3, 0.7)
@@ -234,7 +235,7 @@ def test_half_a_tree_for_a_process_is_refused(llada):
 
 def checked(loaded, **options):
     method = DTreeRPO(DTreeRPO.settle({"num_generations": 8, **options}, loaded.spec), loaded.spec, 8)
-    spec = SimpleNamespace(rows_per_forward=8, gradient_accumulation_steps=1, sequence_parallel_size=1, seed=0)
+    spec = train_spec(method="dtreerpo", model="m", task="dare_sort", output_path="out", per_device_train_batch_size=8)
     method.check(spec, loaded, prompts(2))
 
 

@@ -128,8 +128,8 @@ class TrainKeywords(MethodKeywords, total=False):
     device: str | None
     dtype: str | None
     peft: Literal["lora"] | None
-    lora_r: int
-    lora_alpha: float
+    lora_r: int | None
+    lora_alpha: float | None
     lora_dropout: float
     lora_targets: str | Sequence[str]
     max_steps: int | None

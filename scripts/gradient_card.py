@@ -1,4 +1,4 @@
-"""Write the tables of docs/algorithms.md: the parts of each algorithm, and the gradient card.
+"""Write the tables of docs/algorithms.md: the parts of each algorithm, its rollouts, and the gradient card.
 
     python scripts/gradient_card.py
 
@@ -21,11 +21,15 @@ from enumerated_gradients import CardRow, Figures, Policy, algorithms
 from enumerated_sampler import EnumeratedSampler, Order
 
 from dare_bench.trainers.rl.policy_gradient import PolicyGradient
+from dare_bench.types import ModelSpec
 
 PAGE = Path(__file__).parents[1] / "docs" / "algorithms.md"
 PARTS = ("<!-- parts: made by scripts/gradient_card.py -->", "<!-- end of parts -->")
+ROLLOUTS = ("<!-- rollouts: made by scripts/gradient_card.py -->", "<!-- end of rollouts -->")
 CARD = ("<!-- card: made by scripts/gradient_card.py -->", "<!-- end of card -->")
 ENDS = ("<!-- ends: made by scripts/gradient_card.py -->", "<!-- end of ends -->")
+FAMILIES = {"llada": None, "dream": None, "sdar": 4, "llada2": 32}
+"""Families with rollouts of their own, and their blocks of attention."""
 NETWORKS = 12
 SAMPLERS: tuple[tuple[Order, int], ...] = (("low_confidence", 1), ("low_confidence", 2), ("left_to_right", 1))
 
@@ -52,7 +56,7 @@ def parts_row(kind: type[PolicyGradient]) -> list[str]:
         getattr(o, "aggregation", "token"),
         f"{o.num_generations} x {o.num_iterations}",
         f"{o.temperature:g}",
-        f"{kind.learning_rate:g}",
+        f"{kind.learning_rate:g}, LoRA {kind.lora_learning_rate:g}",
         kind.families,
         " ".join(f"{name}={value}" for name, value in kind.variants.get("dare", {}).items()) or "none",
         f"{kind.paper}, {kind.code}",
@@ -64,6 +68,25 @@ def parts() -> str:
     head = ("algorithm", "estimator", "unit", "advantage", "clip", "KL", "mean over", "G x iterations", "temperature",
             "learning rate", "families", "`--variant dare`", "source")  # fmt: skip
     return table([list(head), *(parts_row(kind) for kind in algorithms().values())])
+
+
+def rollouts() -> str:
+    """The table of the rollouts' decoding fields, for a canvas of 256 tokens."""
+    rows = [["algorithm", "family", "`--variant paper`", "`--variant dare`"]]
+    for kind in algorithms().values():
+        for family, block_length in FAMILIES.items():
+            if block_length is None or kind.families == "any":
+                spec = ModelSpec(family, 0, (1,), None, None, 2, 4096, block_length=block_length)
+                fields = [_rollout(kind, spec, variant) for variant in ("paper", "dare")]
+                rows.append([f"`{kind.name}`", family, fields[0], "the same" if fields[0] == fields[1] else fields[1]])
+    return table(rows)
+
+
+def _rollout(kind: type[PolicyGradient], spec: ModelSpec, variant: str) -> str:
+    method = kind(kind.settle({"variant": variant}, spec), spec, 256)
+    fields = method.request(())
+    shown = ("temperature", "strategy", *method.decoding_fields)
+    return " ".join(f"{name}={value}" for name, value in fields.items() if name in shown)
 
 
 def table(rows: list[list[str]]) -> str:
@@ -162,7 +185,7 @@ def replaced(text: str, markers: tuple[str, str], content: str) -> str:
 
 def main() -> None:
     text = PAGE.read_text(encoding="utf-8")
-    tables = ((PARTS, parts()), (CARD, card()), (ENDS, card(ROWS_WITH_EOS, ends=True)))
+    tables = ((PARTS, parts()), (ROLLOUTS, rollouts()), (CARD, card()), (ENDS, card(ROWS_WITH_EOS, ends=True)))
     for markers, content in tables:
         text = replaced(text, markers, content)
     PAGE.write_text(text, encoding="utf-8")

@@ -97,7 +97,7 @@ class DeviceTraining:
         if net is None or not set(spec.lora_targets) <= {"attention", "mlp", "router"}:
             return None
         adapted = [matrix for matrix in matrices(net, net.fused_qkv) if matrix.group in spec.lora_targets]
-        return float(sum(spec.lora_r * (matrix.inputs + matrix.outputs) * matrix.count for matrix in adapted))
+        return float(sum(spec.lora[0] * (matrix.inputs + matrix.outputs) * matrix.count for matrix in adapted))
 
     @cached_property
     def division(self) -> Division | None:
@@ -175,7 +175,7 @@ def _inputs(training: DeviceTraining, net: Dimensions) -> float:
         if (separate and (own or spec.peft)) or (own and input_of not in known):
             total += size * count * matrix.inputs
         known.add(input_of)
-        total += size * count * spec.lora_r if spec.peft else 0
+        total += size * count * spec.lora[0] if spec.peft else 0
     return total
 
 

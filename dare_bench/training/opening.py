@@ -53,8 +53,7 @@ class OpenTraining:
         if spec.adapter:
             _thaw(loaded.network)
         elif spec.peft:
-            lora = (spec.lora_r, spec.lora_alpha, spec.lora_dropout, spec.lora_targets)
-            loaded.add_adapter(AdapterSettings(*lora, spec.seed))
+            loaded.add_adapter(AdapterSettings(*spec.lora, spec.seed))
 
 
 def open_training(spec: TrainSpec, kind: Any, memory: RowTable | None = None) -> OpenTraining:

@@ -19,8 +19,10 @@ DEFAULTS: Mapping[str, Any] = {
     "adam_beta2": 0.95,
     "adam_epsilon": 1e-8,
     "max_grad_norm": 1.0,
+    "lora_r": 32,
+    "lora_alpha": 16.0,
 }
-"""Settings of the optimizer where neither the user nor the method gives a value."""
+"""Settings of the optimizer and of an adapter where neither the user nor the method gives a value."""
 WITH_FLOOR = "cosine_with_min_lr"
 """The schedule that has a ``min_lr_rate``."""
 MIN_LR_RATE = 0.1
@@ -67,8 +69,8 @@ class TrainSpec(BaseModel):
     )
 
     peft: Literal["lora"] | None = Field(None, description="Train an adapter instead of the weights.")
-    lora_r: int = Field(32, ge=1, le=8192, description="Rank of the adapter.")
-    lora_alpha: float = Field(16.0, gt=0, description="The adapter's update is scaled by alpha / r.")
+    lora_r: int | None = Field(None, ge=1, le=8192, description="Rank of the adapter.")
+    lora_alpha: float | None = Field(None, gt=0, description="The adapter's update is scaled by alpha / r.")
     lora_dropout: float = Field(0.0, ge=0, lt=1, description="Dropout before the adapter.")
     lora_targets: tuple[str, ...] = Field(
         ("attention", "mlp"),
@@ -147,7 +149,8 @@ class TrainSpec(BaseModel):
             UsageError: ``min_lr_rate`` is given for a schedule that has none.
         """
         rate = method.lora_learning_rate if self.peft else method.learning_rate
-        defaults = {**DEFAULTS, **method.training_defaults, "learning_rate": rate}
+        defaults = {**DEFAULTS, "learning_rate": rate}
+        defaults |= {name: v for name, v in method.training_defaults.items() if self.peft or name[:5] != "lora_"}
         update = {name: value for name, value in defaults.items() if getattr(self, name) is None}
         schedule = update.get("lr_scheduler_type", self.lr_scheduler_type)
         if schedule == WITH_FLOOR and self.min_lr_rate is None:
@@ -166,6 +169,13 @@ class TrainSpec(BaseModel):
         """``per_device_train_batch_size``; 8 if neither the user nor the method has set it."""
         return self.per_device_train_batch_size or 8
 
+    @property
+    def lora(self) -> tuple[int, float, float, tuple[str, ...]]:
+        """Rank, alpha, dropout and targets of an adapter; :data:`DEFAULTS` if neither the user nor the method has set
+        them."""
+        rank, alpha = self.lora_r or DEFAULTS["lora_r"], self.lora_alpha or DEFAULTS["lora_alpha"]
+        return rank, alpha, self.lora_dropout, self.lora_targets
+
     def steps(self, rows: int, batch: int) -> int:
         """Number of optimizer steps over ``rows`` rows, ``batch`` rows in each step."""
         return optimizer_steps(self.max_steps, self.num_train_epochs, rows, batch)
@@ -183,7 +193,8 @@ class TrainSpec(BaseModel):
         if self.eval_every is not None and not self.eval:
             raise ValueError("eval_every needs something to evaluate; give eval_tasks or eval_suite")
         for name, value in self:
-            if self.peft is None and name.startswith("lora_") and value != type(self).model_fields[name].default:
+            default = DEFAULTS.get(name, type(self).model_fields[name].default)
+            if self.peft is None and name.startswith("lora_") and value not in (None, default):
                 raise ValueError(f"{name}={value} belongs to an adapter; give peft='lora' too, or omit it")
             if isinstance(value, float) and not math.isfinite(value):
                 raise ValueError(f"{name}={value} must be finite")

@@ -22,6 +22,7 @@ FIELDS: dict[str, Any] = {
     "num_generations": 4,
     "num_iterations": 2,
     "reward": {"format_weight": 0.5},
+    "rollout": {"steps": 4},
     "learning_rate": 1e-3,
     "lr_scheduler_type": "constant",
     "warmup_steps": 0,

@@ -269,7 +269,8 @@ def test_a_missing_rollout_is_an_error(tmp_path: Path, whole: Path) -> None:
 KL = {"num_iterations": 2, "beta": 0.04, "max_steps": 2, "save_steps": 3, "per_device_train_batch_size": 4}
 TWO_ROLLOUTS = {**KL, "max_steps": 3}
 NO_RATIO = {name: value for name, value in KL.items() if name != "beta"}
-FILTERED = {**KL, "method": "mdpo", "save_steps": 1, "prompt_filter": "over_denoising", "rows": 65}
+FILTERED = {**KL, "method": "mdpo", "save_steps": 1, "prompt_filter": "over_denoising", "rows": 65,
+            "rollout": {"steps": 4}}  # fmt: skip
 """Of the last prompt that is filtered, one process has nothing."""
 SEQUENCE = {**KL, "per_device_train_batch_size": 8, "sequence_parallel_size": 2}
 CASES: dict[str, dict[str, Any]] = {
@@ -285,7 +286,7 @@ CASES: dict[str, dict[str, Any]] = {
     "ebpo": {**KL, "method": "ebpo", "model": "tiny-sdar-base", "num_mc": 3},
     "just_grpo": {**KL, "method": "just_grpo"},
     "trees": {**KL, "method": "dtreerpo", "tree_branch_factor": 2, "distillation": 0.1},
-    "sequence parallel": {**SEQUENCE, "gradient_checkpointing": True},
+    "sequence parallel": {**SEQUENCE, "gradient_checkpointing": True, "rollout": {"steps": 4}},
     "trees, sequence parallel": {**SEQUENCE, "method": "dtreerpo", "tree_branch_factor": 2},
     "filtered prompts, sequence parallel": {**FILTERED, **SEQUENCE},
     "filtered prompts, fsdp2": {**FILTERED, "fsdp": True},

@@ -149,7 +149,7 @@ def test_examples_are_no_prompts_with_a_reward(tmp_path: Path) -> None:
 def test_the_help_of_a_method_shows_its_own_defaults() -> None:
     text = " ".join(command.run("train", "d1", "--help").stdout.split())
     for name, default in {
-        "--learning-rate": "default: 3e-06, with LoRA 3e-06",
+        "--learning-rate": "default: 1e-06, with LoRA 3e-06",
         "--lr-scheduler-type": "default: constant_with_warmup",
         "--weight-decay": "default: 0.1",
         "--adam-beta2": "default: 0.99",

@@ -10,6 +10,7 @@ The published code takes means over the tokens of a micro-batch; here, it is giv
 from __future__ import annotations
 
 import math
+from functools import cache
 from typing import get_args
 
 import pytest
@@ -28,10 +29,10 @@ from published_losses import (
     tree_case,
     vectors,
 )
-from table_policy import SPEC
 from torch import Tensor
 
 from dare_bench.diffusion.chunked import linear_nll
+from dare_bench.loading import load
 from dare_bench.registry import registry
 from dare_bench.trainers.rl.step_rewards import chosen_steps, step_advantages, step_scores
 from dare_bench.trainers.rl.surrogate import STD_EPS, Advantage, Divergence, advantages, clipped, divergence
@@ -278,11 +279,20 @@ def test_each_setting_of_a_tree_matters(name, options):
 # Settings
 
 
+@cache
+def tiny(family):
+    return load(f"tiny-{family}-base", device="cpu").loaded
+
+
 @pytest.mark.parametrize("number", range(len(vectors()["recipes"])))
 def test_defaults_are_those_of_the_published_recipes(number):
     recipe = vectors()["recipes"][number]
     kind = registry().get("trainer", recipe["algorithm"]).load()
-    options = kind.settle({"variant": recipe["variant"]}, SPEC)
+    model = tiny(recipe.get("family", "llada"))
+    options = kind.settle({"variant": recipe["variant"], "max_completion_length": recipe.get("canvas")}, model.spec)
+    request = kind(options, model.spec, None).request(())
+    decoding = {**model.resolve(request).model_dump(), "strategy": request.get("strategy")}
+    assert {name: decoding[name] for name in recipe.get("rollout", {})} == recipe.get("rollout", {}), recipe["file"]
     assert {name: getattr(options, name) for name in recipe["options"]} == recipe["options"], recipe["file"]
     peft = recipe.get("peft", "lora")
     spec = train_spec(method=recipe["algorithm"], model="m", task="dare_sort", output_path="out", peft=peft)

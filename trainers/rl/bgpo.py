@@ -19,6 +19,7 @@ from dare_bench.trainers.rl.completions import Completion
 from dare_bench.trainers.rl.estimators import Units, elbo
 from dare_bench.trainers.rl.options import DARE_TRAINING, RatioOptions
 from dare_bench.trainers.rl.policy_gradient import PolicyGradient, counts_of
+from dare_bench.trainers.rl.published_rollout import DARE_ROLLOUT, PublishedRollout
 from dare_bench.trainers.rl.surrogate import linearized
 
 
@@ -42,6 +43,7 @@ class BGPO(PolicyGradient):
     families = "any"
     learning_rate = lora_learning_rate = 5e-7
     training_defaults: ClassVar = DARE_TRAINING
+    rollouts: ClassVar = {"paper": PublishedRollout(1 / 2, 32), "dare": DARE_ROLLOUT}
     variants: ClassVar = {"dare": {"dual_clip": 3.0}}
 
     @property

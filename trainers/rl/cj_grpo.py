@@ -13,14 +13,16 @@ sampler: ``--rollout strategy=...``.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import ClassVar
 
 from pydantic import Field
 
 from dare_bench.trainers.rl.completions import Completion
 from dare_bench.trainers.rl.estimators import Units, trajectory
-from dare_bench.trainers.rl.options import AGGREGATION, DARE_RATIO, SCRIPTS, EndOptions, RatioOptions
+from dare_bench.trainers.rl.options import ADAPTER, AGGREGATION, DARE_RATIO, SCRIPTS, EndOptions, RatioOptions
 from dare_bench.trainers.rl.policy_gradient import PolicyGradient
+from dare_bench.trainers.rl.published_rollout import DARE_ROLLOUT, PublishedRollout
 from dare_bench.trainers.rl.surrogate import Advantage, Aggregation
 
 
@@ -45,8 +47,18 @@ class CJGRPO(PolicyGradient):
     options: CJGRPOOptions
     families = "any"
     scores_draws = True
-    learning_rate = lora_learning_rate = 3e-6
-    training_defaults: ClassVar = SCRIPTS
+    training_defaults: ClassVar = {**SCRIPTS, **ADAPTER}
+    rollouts: ClassVar = {
+        "paper": PublishedRollout(1 / 2, 128),
+        "dare": replace(
+            DARE_ROLLOUT,
+            fields={
+                **DARE_ROLLOUT.fields,
+                "sdar": {"top_k": 50, "confidence_threshold": 0.95},
+                "llada2": {"top_k": 50, "top_p": 0.95},
+            },
+        ),
+    }
     variants: ClassVar = {"dare": DARE_RATIO}
 
     def looks(self, sampled: int) -> float:

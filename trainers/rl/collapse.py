@@ -12,9 +12,15 @@ import logging
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from statistics import mean
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from transformers import TrainerCallback
+
+from dare_bench.training.processes import first_process
+
+if TYPE_CHECKING:
+    from dare_bench.trainers.rl.policy_gradient import PolicyGradient
+    from dare_bench.training.spec import TrainSpec
 
 log = logging.getLogger("dare_bench")
 
@@ -25,6 +31,26 @@ LIKELY = 0.05
 LEAST_FALL = 0.1
 """Minimum share by which accuracy or format falls."""
 LEAST_ENTROPY_FALL = 0.5
+LEARNED = 1e-4
+"""Learning rate with which all algorithms learned in small runs, at one step on each rollout (docs/rl-runs)."""
+
+
+def warn_of_large_updates(method: PolicyGradient, spec: TrainSpec) -> None:
+    """Warn before a training whose steps on one rollout move the policy further than any that is known to learn: three
+    times the learning rate times the steps of small runs, and of the method's own defaults.
+
+    Args:
+        spec: with the defaults of the method.
+    """
+    count, usual = method.options.num_iterations, type(method.options).model_fields["num_iterations"].default
+    rate, own = spec.learning_rate or 0.0, method.lora_learning_rate if spec.peft else method.learning_rate
+    known = max(LEARNED, own * usual)
+    if rate * count > 3 * known and first_process():
+        log.warning(
+            "learning_rate=%g x num_iterations=%d is %g on each rollout, and trainings are known to learn with %g: "
+            "accuracy may collapse; give --learning-rate %.1g or less, or fewer --num-iterations, or watch accuracy",
+            rate, count, rate * count, known, known / count,
+        )  # fmt: skip
 
 
 @dataclass

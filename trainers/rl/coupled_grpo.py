@@ -17,6 +17,7 @@ from dare_bench.trainers.rl.completions import Completion
 from dare_bench.trainers.rl.estimators import Units, coupled
 from dare_bench.trainers.rl.options import DARE_RATIO, SCRIPTS, EndOptions, RatioOptions
 from dare_bench.trainers.rl.policy_gradient import PolicyGradient
+from dare_bench.trainers.rl.published_rollout import DARE_ROLLOUT, PublishedRollout
 from dare_bench.trainers.rl.surrogate import Advantage
 from dare_bench.training.spec import WITH_FLOOR
 
@@ -58,6 +59,10 @@ class CoupledGRPO(PolicyGradient):
     options: CoupledGRPOOptions
     learning_rate = lora_learning_rate = 1e-6
     training_defaults: ClassVar = {**SCRIPTS, "lr_scheduler_type": WITH_FLOOR}
+    rollouts: ClassVar = {
+        "paper": PublishedRollout(1, fields={"dream": {"top_p": 0.95}}),
+        "dare": DARE_ROLLOUT,
+    }
     variants: ClassVar = {"dare": {**DARE_RATIO, "aggregation": "token"}}
 
     def looks(self, sampled: int) -> float:

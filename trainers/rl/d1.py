@@ -14,8 +14,9 @@ from pydantic import Field
 
 from dare_bench.trainers.rl.completions import Completion
 from dare_bench.trainers.rl.estimators import Units, fully_masked
-from dare_bench.trainers.rl.options import DARE_RATIO, SCRIPTS, EndOptions, RatioOptions
+from dare_bench.trainers.rl.options import ADAPTER, DARE_RATIO, SCRIPTS, EndOptions, RatioOptions
 from dare_bench.trainers.rl.policy_gradient import PolicyGradient
+from dare_bench.trainers.rl.published_rollout import D1_ROLLOUT, DARE_ROLLOUT
 from dare_bench.trainers.rl.surrogate import Advantage
 
 
@@ -40,8 +41,8 @@ class D1(PolicyGradient):
     paper, code = "arXiv 2504.12216", "dllm-reasoning/d1"
     Options = D1Options
     options: D1Options
-    learning_rate = lora_learning_rate = 3e-6
-    training_defaults: ClassVar = SCRIPTS
+    training_defaults: ClassVar = {**SCRIPTS, **ADAPTER}
+    rollouts: ClassVar = {"paper": D1_ROLLOUT, "dare": DARE_ROLLOUT}
     variants: ClassVar = {"dare": {**DARE_RATIO, "aggregation": "token"}}
 
     def units(self, completions: Sequence[Completion], iteration: int, shared_key: int) -> Units:

@@ -32,8 +32,9 @@ from dare_bench.trainers.objective import Losses, Metrics
 from dare_bench.trainers.rl.completions import Completion
 from dare_bench.trainers.rl.distillation import Distillation, distilled_positions, strength, targets, temperature
 from dare_bench.trainers.rl.estimators import Units, from_parents
-from dare_bench.trainers.rl.options import EndOptions, RatioOptions
+from dare_bench.trainers.rl.options import ADAPTER, EndOptions, RatioOptions
 from dare_bench.trainers.rl.policy_gradient import PolicyGradient
+from dare_bench.trainers.rl.published_rollout import D1_ROLLOUT
 from dare_bench.trainers.rl.requirements import CAPABILITIES
 from dare_bench.trainers.rl.rollout import Update
 from dare_bench.trainers.rl.rollout_file import Rollout
@@ -91,7 +92,7 @@ class DTreeRPO(PolicyGradient):
     paper, code = "arXiv 2512.09675", "THU-BPM/d-TreeRPO"
     Options = DTreeRPOOptions
     options: DTreeRPOOptions
-    learning_rate = lora_learning_rate = 3e-5
+    lora_learning_rate = 3e-5
     capabilities: ClassVar[Mapping[str, str]] = {
         **CAPABILITIES,
         "canvas": "go on from a partly decoded canvas",
@@ -103,7 +104,9 @@ class DTreeRPO(PolicyGradient):
         "max_grad_norm": 0.2,
         "lr_scheduler_type": "constant_with_warmup",
         "warmup_steps": 0.0001,
+        **ADAPTER,
     }
+    rollouts: ClassVar = {"paper": D1_ROLLOUT}
     variants: ClassVar = {"dare": {"distillation_steps": 360_000}}  # 30,000 rollouts of 12 steps
 
     @property

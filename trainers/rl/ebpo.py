@@ -18,11 +18,13 @@ from dare_bench.trainers.rl.completions import Completion
 from dare_bench.trainers.rl.estimators import Units, elbo
 from dare_bench.trainers.rl.options import DARE_TRAINING, RatioOptions
 from dare_bench.trainers.rl.policy_gradient import PolicyGradient, counts_of
+from dare_bench.trainers.rl.published_rollout import DARE_ROLLOUT
 
 
 class EBPOOptions(RatioOptions):
     """Settings of ``ebpo``."""
 
+    temperature: float = Field(0.6, gt=0, description="Temperature of the rollout (default: 1 on SDAR, 0.2 on Dream).")
     num_mc: int = Field(16, ge=1, description="Monte Carlo masks of each completion.")
 
 
@@ -40,6 +42,7 @@ class EBPO(PolicyGradient):
     families = "any"
     learning_rate = lora_learning_rate = 5e-7
     training_defaults: ClassVar = DARE_TRAINING
+    rollouts: ClassVar = {"paper": DARE_ROLLOUT}
 
     def looks(self, sampled: int) -> float:
         """One for each draw."""

@@ -21,8 +21,9 @@ from torch import Tensor
 from dare_bench.diffusion.laws import Law
 from dare_bench.trainers.rl.completions import Completion
 from dare_bench.trainers.rl.estimators import Units, elbo
-from dare_bench.trainers.rl.options import RatioOptions
+from dare_bench.trainers.rl.options import ADAPTER, RatioOptions
 from dare_bench.trainers.rl.policy_gradient import PolicyGradient
+from dare_bench.trainers.rl.published_rollout import PublishedRollout
 from dare_bench.trainers.rl.rollout_step import Surrogate
 from dare_bench.trainers.rl.surrogate import Advantage, divergence
 
@@ -54,8 +55,12 @@ class ESPO(PolicyGradient):
         "max_grad_norm": 0.2,
         "lr_scheduler_type": "constant_with_warmup",
         "warmup_steps": 0.001,
+        **ADAPTER,
     }
-
+    rollouts: ClassVar = {
+        "paper": PublishedRollout(1, 32, fields={"dream": {"top_p": 0.95}}),
+        "dare": PublishedRollout(1 / 2, 32),
+    }
     variants: ClassVar = {"dare": {"num_generations": 16, "beta": 0.001}}
 
     def looks(self, sampled: int) -> float:

@@ -33,6 +33,7 @@ from dare_bench.trainers.rl.estimators import Units, predicted
 from dare_bench.trainers.rl.options import AGGREGATION, EndOptions, RatioOptions
 from dare_bench.trainers.rl.over_denoising import is_over_denoised, over_denoised_prompts
 from dare_bench.trainers.rl.policy_gradient import PolicyGradient
+from dare_bench.trainers.rl.published_rollout import PublishedRollout
 from dare_bench.trainers.rl.requirements import CAPABILITIES
 from dare_bench.trainers.rl.rollout import Rollouts
 from dare_bench.trainers.rl.step_rewards import Chosen, choose, predictions, rewards_of_forwards
@@ -76,7 +77,10 @@ class MDPO(PolicyGradient):
     learning_rate = lora_learning_rate = 7e-7
     # The published configuration leaves the others to transformers.
     training_defaults: ClassVar = {"lr_scheduler_type": "constant", "adam_beta2": 0.999, "weight_decay": 0.0}
-
+    rollouts: ClassVar = {
+        "paper": PublishedRollout(1 / 4),
+        "dare": PublishedRollout(1 / 2, temperature={"dream": 0.2}),
+    }
     variants: ClassVar = {
         "dare": {"temperature": 0.6, "beta": 0.0, "sample_train_steps": 16, "confidence_weights": True}
     }

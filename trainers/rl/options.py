@@ -14,6 +14,8 @@ SCRIPTS = {
     "warmup_steps": 1,
 }  # fmt: skip
 """Settings of the training in the published scripts of d1, which others are copies of."""
+ADAPTER = {"lora_r": 128, "lora_alpha": 64.0}
+"""Those of an adapter in the scripts that train one."""
 DARE = {"num_generations": 8, "num_iterations": 1, "temperature": 0.6, "advantage": "standardized",
         "score_after_eos": True}  # fmt: skip
 """DARE's settings of rollouts on LLaDA, and what it scores."""
@@ -51,7 +53,9 @@ class RLOptions(BaseModel):
     )
     temperature: float = Field(1.0, gt=0, description="Temperature of the rollout.")
     rollout: dict[str, Any] = Field(
-        default_factory=dict, description="k=v,k=v: further decoding fields of the rollout (steps, block_length, ...)."
+        default_factory=dict,
+        description="k=v,k=v: further decoding fields of the rollout (steps, block_length, ...); the others are the "
+        "published ones, by variant, family and length of the canvas.",
     )
     rollout_engine: str | None = Field(
         None,

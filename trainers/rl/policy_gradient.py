@@ -27,13 +27,20 @@ from dare_bench.protocols import LoadedModel, Services
 from dare_bench.seeds import key
 from dare_bench.trainers.method import Method
 from dare_bench.trainers.objective import Losses, Metrics
-from dare_bench.trainers.rl.collapse import CollapseWarning
+from dare_bench.trainers.rl.collapse import CollapseWarning, warn_of_large_updates
 from dare_bench.trainers.rl.completions import Completion, recorded
 from dare_bench.trainers.rl.estimators import Units
 from dare_bench.trainers.rl.ledger import gap_metrics, importance, sampler_logprobs
 from dare_bench.trainers.rl.options import EndOptions, RatioOptions, RLOptions
+from dare_bench.trainers.rl.published_rollout import PublishedRollout
 from dare_bench.trainers.rl.reference_sync import ReferenceSync
-from dare_bench.trainers.rl.requirements import CAPABILITIES, check_blocks, check_method, check_rollout
+from dare_bench.trainers.rl.requirements import (
+    CAPABILITIES,
+    check_blocks,
+    check_method,
+    check_rollout,
+    log_rollout,
+)
 from dare_bench.trainers.rl.rollout import Rollouts, Update
 from dare_bench.trainers.rl.rollout_file import Rollout
 from dare_bench.trainers.rl.rollout_step import RolloutStep, Surrogate, surrogate_of
@@ -57,6 +64,8 @@ class PolicyGradient(Method):
     """The settings of the ratio and the KL penalty; those of an algorithm without them are the defaults: no penalty."""
     learning_rate = 1e-6
     lora_learning_rate = 3e-6
+    rollouts: ClassVar[Mapping[str, PublishedRollout]] = {"paper": PublishedRollout()}
+    """By variant, how its published code samples; a variant that is missing samples as the paper."""
     families: ClassVar[str] = "bidirectional"
     """``bidirectional`` or ``any``: the attention that the estimator is sound for."""
     scores_draws: ClassVar[bool] = False
@@ -93,6 +102,17 @@ class PolicyGradient(Method):
         if options.rollout_engine is not None:
             check_request(self, spec)
         self.reference_sync = self._reference_sync() if self.has_ratio else None
+
+    @classmethod
+    def settle(cls, given: dict[str, Any], spec: ModelSpec) -> Any:
+        """The options, with the temperature of the variant's published rollout for the model's family."""
+        temperature = cls.published_rollout(given).temperature.get(spec.family)
+        return super().settle({**({} if temperature is None else {"temperature": temperature}), **given}, spec)
+
+    @classmethod
+    def published_rollout(cls, options: Mapping[str, Any]) -> PublishedRollout:
+        """The published rollout of the variant that the options name."""
+        return cls.rollouts.get(str(options.get("variant")), cls.rollouts["paper"])
 
     # -- declared by algorithms ----------------------------------------------------------------------------------
 
@@ -197,6 +217,8 @@ class PolicyGradient(Method):
             check_engine(self, self.engine, model.spec, data)
         elif self.options.rollout_engine is None:  # an engine that is named and not opened has finished its training
             check_rollout(self, model, data)
+        log_rollout(self)
+        warn_of_large_updates(self, spec)
 
     @property
     def uses_of_item(self) -> int:
@@ -242,20 +264,28 @@ class PolicyGradient(Method):
         return self.options.max_completion_length or self.canvas or 256
 
     def resolved_options(self, steps: int | None = None) -> BaseModel:
-        return self.options.model_copy(update={"max_completion_length": self.completion_length})
+        update = {"max_completion_length": self.completion_length, "rollout": self.decoding_fields}
+        return self.options.model_copy(update=update)
+
+    @property
+    def decoding_fields(self) -> dict[str, Any]:
+        """The decoding fields of the rollout that are given, over those of the variant's published code."""
+        given, published = self.options.rollout, self.published_rollout({"variant": self.options.variant})
+        served = self.options.rollout_engine is not None
+        return published.resolved(self.spec, self.completion_length, given, cuts_only=served)
 
     def request(self, prompt: Sequence[int]) -> dict[str, Any]:
         """The decoding fields of a completion: the whole canvas where attention is bidirectional, else up to the block
         of the first EOS."""
         own = {"gen_length": self.completion_length, "temperature": self.options.temperature, **self.rollout_fields}
-        return {**own, "early_stop": self.spec.block_length is not None, **self.options.rollout, "trajectory": True}
+        return {**own, "early_stop": self.spec.block_length is not None, **self.decoding_fields, "trajectory": True}
 
     def served_request(self, prompt: Sequence[int]) -> dict[str, Any]:
         """The decoding fields of a completion that an engine samples: the whole canvas (see ``served.py``)."""
         canvas = self.completion_length
         canvas += -(len(prompt) + canvas) % (self.spec.block_length or 1)
         own = {"gen_length": canvas, "temperature": self.options.temperature, "early_stop": False}
-        return {**own, **self.options.rollout}
+        return {**own, **self.decoding_fields}
 
     def completion(self, prompt: Sequence[int], answer: Generation, key: int, where: str) -> Completion:
         """The record of a sampled answer. Raises TrainingError if its blocks are not the learner's."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Mapping
 from itertools import pairwise
 from typing import TYPE_CHECKING
@@ -10,12 +11,15 @@ from dare_bench.errors import DecodingError, TrainingError, UsageError
 from dare_bench.protocols import LoadedModel
 from dare_bench.trainers.rl.completions import Completion
 from dare_bench.trainers.rl.options import RatioOptions
+from dare_bench.training.processes import first_process
 from dare_bench.training.rows import Tokens
 from dare_bench.training.tokens import EOS
 from dare_bench.types import Decoding, ModelSpec
 
 if TYPE_CHECKING:
     from dare_bench.trainers.rl.policy_gradient import PolicyGradient
+
+log = logging.getLogger("dare_bench")
 
 CAPABILITIES: Mapping[str, str] = {
     "trajectory": "record which forward wrote each token",
@@ -59,6 +63,15 @@ def check_rollout(method: PolicyGradient, model: LoadedModel, data: Tokens) -> N
     if not method.allows_rewriting:
         _check_tokens_stay(method, decoding)
     check_lengths(method, model.spec, data)
+
+
+def log_rollout(method: PolicyGradient) -> None:
+    """Log the decoding fields of completions that are given, published, or the method's own."""
+    o = method.options
+    fields = {"max_completion_length": method.completion_length, "temperature": o.temperature}
+    values = {**fields, **method.rollout_fields, **method.decoding_fields}
+    if first_process():
+        log.info("rollout (%s): %s", o.variant, " ".join(f"{name}={value}" for name, value in values.items()))
 
 
 def check_method(method: PolicyGradient, spec: ModelSpec) -> None:

@@ -4,8 +4,9 @@
 
 There is no ratio: each step draws new masks, and its gradient is the policy gradient on the bounds. ``mix`` is
 mix_weight x upper + (1 - mix_weight) x lower, ``zero`` learns from positive advantages alone; ``estimators.py`` has
-both bounds. Source: section 3 and facebookresearch/SPG. With one draw, as in DARE, the upper bound is log p up to a
-constant, and bounds nothing.
+both bounds. They are estimates: with two draws the upper one is below the lower one in a third of completions, and with
+one draw, as in DARE, it is log p up to a constant, and bounds nothing. The lower one is the ELBO only if a completion
+is one block of masks. Source: section 3 and facebookresearch/SPG.
 """
 
 from __future__ import annotations
@@ -20,8 +21,9 @@ from torch import Tensor
 from dare_bench.trainers.objective import Losses, Metrics
 from dare_bench.trainers.rl.completions import Completion
 from dare_bench.trainers.rl.estimators import BoundedUnits, Units, block_masked
-from dare_bench.trainers.rl.options import DARE, SCRIPTS, EndOptions, RLOptions
+from dare_bench.trainers.rl.options import ADAPTER, DARE, SCRIPTS, EndOptions, RLOptions
 from dare_bench.trainers.rl.policy_gradient import PolicyGradient
+from dare_bench.trainers.rl.published_rollout import D1_ROLLOUT, DARE_ROLLOUT
 from dare_bench.trainers.rl.rollout_step import surrogate_of
 from dare_bench.trainers.rl.surrogate import Advantage
 from dare_bench.trainers.steps import Step
@@ -36,7 +38,10 @@ class SPGOptions(EndOptions, RLOptions):
     advantage: Advantage = Field("mean", description="Advantages within a group.")
     num_mc: int = Field(2, ge=1, description="Monte Carlo masks of each completion.")
     negative: Literal["mix", "eubo", "elbo", "zero"] = Field(
-        "mix", description="The bound for completions without a positive advantage: upper, lower, their mix, or none."
+        "mix",
+        description="The bound for completions without a positive advantage: upper, lower, their mix, or none. The "
+        "lower one is the ELBO if mask_block_length is at least the completion's length and p_mask_prompt is 0; with "
+        "few draws the upper one is often below it.",
     )
     eubo_beta: float = Field(1.5, gt=0, description="Exponent of the evidence upper bound.")
     mix_weight: float = Field(0.5, ge=0, le=1, description="Weight of the upper bound in the mix.")
@@ -57,8 +62,8 @@ class SPG(PolicyGradient):
     paper, code = "arXiv 2510.09541", "facebookresearch/SPG"
     Options = SPGOptions
     options: SPGOptions
-    learning_rate = lora_learning_rate = 3e-6
-    training_defaults: ClassVar = SCRIPTS
+    training_defaults: ClassVar = {**SCRIPTS, **ADAPTER}
+    rollouts: ClassVar = {"paper": D1_ROLLOUT, "dare": DARE_ROLLOUT}
     variants: ClassVar = {"dare": {**DARE, "num_mc": 1}}
 
     def learns_from(self, completion: Completion, advantage: float) -> bool:

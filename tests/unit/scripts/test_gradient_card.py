@@ -156,6 +156,11 @@ def test_the_table_of_parts_is_that_of_the_declarations(card, exact):
     assert {"d1", "coupled_grpo", "cj_grpo", "espo"} <= exact.algorithms().keys()
 
 
+def test_the_table_of_rollouts_is_that_of_the_declarations(card):
+    text = card.PAGE.read_text(encoding="utf-8")
+    assert card.between(text, card.ROLLOUTS) == card.rollouts(), "make it anew: python scripts/gradient_card.py"
+
+
 @pytest.mark.slow
 def test_the_card_is_what_the_script_computes(card, monkeypatch):
     """The rows without noise again, each with one of the samplers; all rows are there."""

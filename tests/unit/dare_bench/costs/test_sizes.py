@@ -83,6 +83,7 @@ RL = {
     "num_generations": 4,
     "num_iterations": 4,
     "per_device_train_batch_size": 8,
+    "rollout": {"steps": 4},
 }
 
 
@@ -92,6 +93,7 @@ RL = {
         # A canvas of 4 tokens takes 4 forwards, used for 4 steps; 3 of 4 steps need old values, all the reference's.
         ("d1", {}, (1.0, 1.75, 1.0)),
         ("d1", {"beta": 0.0}, (1.0, 0.75, 1.0)),
+        ("d1", {"rollout": {}}, (0.5, 1.75, 1.0)),  # its paper's: half as many forwards as tokens
         ("d1", {"peft": "lora"}, (1.0, 2.75, 1.0)),
         ("coupled_grpo", {"beta": 0.0, "gradient_accumulation_steps": 2}, (1.0, 4.5, 3.0)),
         ("espo", {"num_iterations": 1, "num_mc": 3, "beta": 0.0}, (4.0, 0.0, 6.0)),

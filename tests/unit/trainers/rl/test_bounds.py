@@ -132,6 +132,20 @@ def logps_by_mask(table):
     return torch.stack(logps), torch.stack(shares)
 
 
+def test_the_lower_bound_is_the_elbo_with_one_mask_block_alone():
+    """And with two draws, the upper one is often below it."""
+    shares = []
+    for seed in range(4):
+        table, rows = Table(seed), many(2000)
+        exact = float(elbo(table, PROMPT, ANSWER).detach()) / len(ANSWER)
+        one, two = (block_masked(rows, MASK, 0, 2, block_length) for block_length in (4, 2))
+        nll_N = table.losses(inputs(one.looks, SPEC)).detach()
+        assert float(one.values(nll_N).mean()) == pytest.approx(exact, abs=0.03)
+        assert abs(float(values(two, table.losses).mean().detach()) - exact) > 0.08
+        shares.append(float((one.upper(nll_N, 1.5) < one.values(nll_N)).double().mean()))
+    assert sum(shares) / len(shares) == pytest.approx(0.35, abs=0.02), "docs/algorithms.md states it"
+
+
 def exact_upper(table, power):
     """The upper bound with all masks instead of draws: 1 / power log of the expectation of p^power / share."""
     logp_ML, share_ML = logps_by_mask(table)

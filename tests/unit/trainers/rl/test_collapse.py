@@ -13,8 +13,12 @@ import pytest
 
 pytest.importorskip("transformers")
 
-from dare_bench.trainers.rl.collapse import WINDOW, CollapseDetector, CollapseWarning
+from dare_bench.registry import registry
+from dare_bench.trainers.rl.collapse import WINDOW, CollapseDetector, CollapseWarning, warn_of_large_updates
+from dare_bench.training.spec import train_spec
+from dare_bench.types import ModelSpec
 
+SPEC = ModelSpec("llada", 0, (1,), None, None, 8, 64)
 STEPS = 3 * WINDOW
 LOGS = json.loads((Path(__file__).parents[3] / "data" / "rl_logs.json").read_text())
 """Logged values of trainings, with their commands (``--logging-steps 1``)."""
@@ -106,3 +110,26 @@ def test_a_resumed_training_does_not_repeat_the_warning(caplog: pytest.LogCaptur
         for entry in entries[resumed_at:]:
             callback.on_log(None, state, None, logs=entry)
         assert len(caplog.records) == expected
+
+
+@pytest.mark.parametrize(
+    ("name", "given", "warns"),
+    [
+        ("cj_grpo", {"learning_rate": 1e-4, "num_iterations": 12}, True),
+        ("cj_grpo", {"learning_rate": 1e-4, "num_iterations": 1}, False),
+        ("cj_grpo", {"learning_rate": 1e-3, "num_iterations": 1}, True),
+        ("spg", {"learning_rate": 1e-4}, True),  # four steps on a rollout
+        ("dtreerpo", {"peft": "lora"}, False),  # its own defaults are 3e-5 x 12
+        ("dtreerpo", {"peft": "lora", "learning_rate": 1e-4}, True),
+    ],
+)
+def test_large_updates_on_a_rollout_are_named_before_the_training(name, given, warns, caplog):
+    kind = registry().get("trainer", name).load()
+    options = {field: value for field, value in given.items() if field == "num_iterations"}
+    settings = {field: value for field, value in given.items() if field not in options}
+    spec = train_spec(method=name, model="m", task="dare_sort", output_path="out", **settings).with_defaults(kind)
+    warn_of_large_updates(kind(kind.settle(options, SPEC), SPEC, 8), spec)
+    assert ("accuracy may collapse" in caplog.text) == warns
+    if options.get("num_iterations") == 12:
+        assert "learning_rate=0.0001 x num_iterations=12 is 0.0012 on each rollout" in caplog.text
+        assert "learn with 0.0001" in caplog.text and "give --learning-rate 8e-06 or less" in caplog.text

@@ -24,7 +24,7 @@ def trained(out, family="llada", options=None, **fields):
     given = {"num_generations": 8, "tree_branch_factor": 2, "num_iterations": 2, "beta": 0.04, "distillation": 0.1}
     train(
         method="dtreerpo", model=f"tiny-{family}-base", task="dare_arithmetic", rows=64, output_path=str(out),
-        options={**given, "reward": {"format_weight": 0.5}, **(options or {})},
+        options={**given, "reward": {"format_weight": 0.5}, "rollout": {"steps": 4}, **(options or {})},
         **{"per_device_train_batch_size": 16, "max_steps": 2, "logging_steps": 1, "report_to": (),
            "learning_rate": 1e-4, "lr_scheduler_type": "constant", "warmup_steps": 0, **fields},
     )  # fmt: skip

@@ -17,7 +17,7 @@ need_package("accelerate")
 FIELDS = {"method": "mdpo", "model": "tiny-llada-base", "task": "dare_arithmetic", "rows": 64, "num_generations": 4,
           "num_iterations": 3, "temperature": 1.0, "sample_train_steps": 2, "reward": {"format_weight": 0.5},
           "learning_rate": 1e-4, "warmup_steps": 0, "per_device_train_batch_size": 8, "max_steps": 4, "save_steps": 1,
-          "logging_steps": 1, "report_to": ()}  # fmt: skip
+          "logging_steps": 1, "report_to": (), "rollout": {"steps": 4}}  # fmt: skip
 
 
 def test_a_training_resumed_inside_a_rollout_ends_with_the_same_bits(tmp_path):

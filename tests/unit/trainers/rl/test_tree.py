@@ -16,6 +16,7 @@ from dare_bench.trainers.rl.distillation import distilled_positions
 from dare_bench.trainers.rl.dtreerpo import DTreeRPO
 from dare_bench.trainers.rl.tree import TreeShape, local_advantages, node_values
 from dare_bench.trainers.steps import StepShape
+from dare_bench.training.spec import train_spec
 from dare_bench.types import Capabilities, Reward
 
 REWARDS = (0.1, 0.9, 0.4, 0.0, 1.0, 1.0, 0.3, 0.7)
@@ -103,7 +104,7 @@ def llada():
 def grown(loaded, shape=None, process=0, rows=16, rollout=0, fields=None, **options):
     """A rollout of trees of 8 tokens, and the policy that sampled it."""
     given = {"num_generations": 8, "tree_branch_factor": 2, "tree_contraction_factor": 3, "num_iterations": 1}
-    given |= {"max_completion_length": 8, "temperature": 1.2, "rollout": fields or {}, **options}
+    given |= {"max_completion_length": 8, "temperature": 1.2, "rollout": {"steps": 8, **(fields or {})}, **options}
     method = DTreeRPO(DTreeRPO.settle(given, loaded.spec), loaded.spec, 8)
     source = method.source(prompts(2), shape or StepShape(16), 3, process)
     policy = ModelPolicy(loaded, rows)
@@ -234,7 +235,7 @@ def test_half_a_tree_for_a_process_is_refused(llada):
 
 def checked(loaded, **options):
     method = DTreeRPO(DTreeRPO.settle({"num_generations": 8, **options}, loaded.spec), loaded.spec, 8)
-    spec = SimpleNamespace(rows_per_forward=8, gradient_accumulation_steps=1, sequence_parallel_size=1, seed=0)
+    spec = train_spec(method="dtreerpo", model="m", task="dare_sort", output_path="out", per_device_train_batch_size=8)
     method.check(spec, loaded, prompts(2))
 
 

@@ -43,7 +43,7 @@ def main() -> None:
     base, tuned = newest(RUNS, "tiny-llada-base-dare*"), newest(TUNED / "runs", "*")
     run("compare", base, tuned, "--task", "dare_sudoku", "--docs", "1")
     run("leaderboard", "build", RUNS, TUNED / "runs", "-o", SITE, "--board", "demo")
-    run("ls", "runs", RUNS)
+    run("ls", "runs", RUNS.parent)
     example = newest(RUNS, "tiny-llada-dare*")
     run("show", example, "--task", "dare_sudoku", "--doc", "0")
     print(f"\nDone in {time.perf_counter() - start:.0f} s. Look at")

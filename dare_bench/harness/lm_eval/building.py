@@ -26,11 +26,10 @@ def build_requests(
         samples: the documents to request, by task; None: the first ``spec.limit`` of each.
 
     Raises:
-        DataError: a task asks about images or sound.
+        DataError: a task asks about images or sound, or its metric is not one of lm-eval's.
     """
     for name, task in tasks.items():
-        if getattr(task, "MULTIMODAL", False):
-            raise DataError(f"task {name!r} has images or sound, which the models here cannot read")
+        _check(name, task)
     random.seed(spec.seeds[0])
     numpy.random.seed(spec.seeds[1])
     set_torch_seed(spec.seeds[2])
@@ -49,6 +48,18 @@ def build_requests(
             fewshot_as_multiturn=spec.fewshot_as_multiturn,
             chat_template=lm.apply_chat_template if spec.apply_chat_template else None,
             tokenizer_name=lm.tokenizer_name if spec.apply_chat_template else "",
+        )
+
+
+def _check(name: str, task: Any) -> None:
+    if getattr(task, "MULTIMODAL", False):
+        raise DataError(f"task {name!r} has images or sound, which the models here cannot read")
+    metrics = getattr(task, "_metric_fn_list", {})  # None: not found, or not needed where the task has a scorer
+    missing = [str(metric) for metric, compute in metrics.items() if compute is None]
+    if missing and task.get_config("output_type") == "generate_until" and task.get_config("process_results") is None:
+        raise DataError(
+            f"task {name!r}: lm-eval has no metric {missing[0]!r}, and scripts of the evaluate library are never run; "
+            "use a metric of lm-eval (exact_match, ...), or leave out the task"
         )
 
 

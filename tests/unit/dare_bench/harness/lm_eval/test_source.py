@@ -62,6 +62,14 @@ def test_requests_name_task_document_choice_and_repeat(make: Make) -> None:
     assert len({r.seed for r in by_task["toy_twice"]}) == 3 * len(SUMS)
 
 
+def test_a_metric_that_lm_eval_does_not_have_is_refused_before_any_answer(make: Make, tmp_path: Path) -> None:
+    """Not by a TypeError after all answers: lm-eval logs that the metric was not found, and goes on."""
+    text = "include: _base_yaml\ntask: toy_bleu\nmetric_list: [{metric: bleu, hf_evaluate: true}]\n"
+    (tmp_path / "tasks" / "bleu.yaml").write_text(text)
+    with pytest.raises(DataError, match="task 'toy_bleu': lm-eval has no metric 'bleu', and scripts of the evaluate"):
+        make("toy_bleu").requests()
+
+
 def test_scores_and_keys_are_lm_evals(make: Make, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The same answers given to lm-eval without us score the same, under the same names."""
     from lm_eval import simple_evaluate

@@ -43,7 +43,9 @@ def test_answers_of_two_programs_are_told_apart(
     assert [(p.requests, p.parts["sampler"]) for p in run.block.programs] == [(12, CODE["sampler"]), (4, "another")]
     assert run.block.environment.dare_bench == f"{item.environment.dare_bench} and 9.9.9"
     what = f"sampler {CODE['sampler']} -> another"
-    assert any("12 answers came from a different program version" in message and what in message for message in caplog.messages)
+    assert any(
+        "12 answers came from a different program version" in message and what in message for message in caplog.messages
+    )
     (note,) = run.block.notes
     assert "2 programs" in note and what in note and "--fresh" in note
     fresh = go(tmp_path, limit=4, fresh=True).block

@@ -263,7 +263,7 @@ def test_what_so_many_documents_could_show_is_told() -> None:
             [1.0] * 2 + [0.0] * 18,
             "No regression shown; the smallest drop detectable with 20 documents of",
         ),
-        ([1.0] * 4, [0.0] * 4, "No regression shown; 4 documents of"),
+        ([1.0] * 4, [0.0] * 4, "No regression shown; no drop is detectable with 4 documents of"),
         ([0.0] * 20, [1.0] * 20, "No regression"),
         ([1.0] * 20, [0.0] * 20, "Regression"),
     ],

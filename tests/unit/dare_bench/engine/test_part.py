@@ -189,7 +189,9 @@ def test_the_command_prints_the_part_without_opening_the_model(
 
 def test_a_folder_of_runs_has_the_whole_run_and_a_part_is_opened_by_its_own_path(tmp_path: Path) -> None:
     whole = go(tmp_path, limit=6)
-    parts = [go(tmp_path, **asked) for asked in ({"limit": 4}, {"limit": 2}, {"samples": {"toygen": [1]}})]
+    parts = [
+        go(tmp_path, **asked) for asked in ({"limit": 4}, {"limit": 2}, {"samples": {"toygen": [1], "toychoice": [2]}})
+    ]
     assert len({run.path for run in (whole, *parts)}) == 4
     assert [run.path for run in find_runs(tmp_path)] == [whole.path] == [open_one(str(tmp_path)).path]
     for part in parts:

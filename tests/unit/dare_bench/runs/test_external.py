@@ -237,7 +237,7 @@ def test_a_result_that_breaks_its_reader_hides_no_other(
     assert (
         "results/tiny-llada: KeyError: 'ARC-c'; this is a bug in dare-bench: add --debug for the traceback" in problem
     )
-    for debug in ([], ["--debug"]):
+    for debug in (["--debug"], []):
         with pytest.raises(SystemExit):
             main(["ls", "runs", str(tmp_path / "runs"), *debug])
         error = capsys.readouterr().err

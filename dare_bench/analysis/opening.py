@@ -108,7 +108,7 @@ def find_runs(root: str | Path, on_problem: Callable[[str], None] | None = None)
 
 
 def iterate_runs(root: str | Path, on_problem: Callable[[str], None] | None = None) -> Iterator[Run]:
-    """The runs of :func:`find_runs` one at a time, in the order of their folders."""
+    """The runs of :func:`find_runs` one at a time, in the order of their folders, parts last."""
     root = Path(root)
     if not root.is_dir() and not places_at(root):
         raise RunError(f"no folder at {root}; give a run directory or a folder of them")
@@ -132,4 +132,4 @@ def iterate_runs(root: str | Path, on_problem: Callable[[str], None] | None = No
                 continue
             whole.add((run.path.parent, run.run_id))
             yield run
-    yield from (run for run in parts if run.block and (run.path.parent, run.block.part_of) not in whole)
+    yield from (run for run in parts if (run.path.parent, run.require_block().part_of) not in whole)

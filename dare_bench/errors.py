@@ -11,6 +11,9 @@ import difflib
 import re
 from collections.abc import Iterable
 
+BUG = "this is a bug in dare-bench: add --debug for the traceback"
+"""The end of a message about an exception that is no :class:`DareError`."""
+
 
 class DareError(Exception):
     """Base class of all errors that are shown to users. The message is one line."""

@@ -138,8 +138,7 @@ def json_object(raw: bytes, where: str, error: type[DareError], *, unique: bool 
 def parse_json(raw: bytes | str, *, unique: bool = False) -> Any:
     """A JSON value.
 
-    An integer of more than 20 digits becomes a float (possibly infinite), so that arithmetic on it is not slow; a
-    number nearer to 0 than 1e-100 becomes 0, so that a ratio of two numbers is finite.
+    An integer of more than 20 digits becomes a float (possibly infinite), so that arithmetic on it is not slow.
 
     Args:
         unique: refuse an object with duplicate keys, of which JSON would silently keep the last.
@@ -152,7 +151,7 @@ def parse_json(raw: bytes | str, *, unique: bool = False) -> Any:
     except UnicodeDecodeError as error:
         raise ValueError(f"not UTF-8 text (byte {error.start})") from error
     try:
-        value = (_UNIQUE if unique else _PLAIN).decode(text)
+        value = json.loads(text, parse_int=_integer, object_pairs_hook=unique_object if unique else None)
     except RecursionError:
         raise _too_deep() from None
     except ValueError as error:
@@ -174,15 +173,6 @@ def unique_object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
 
 def _integer(text: str) -> int | float:
     return int(text) if len(text) <= 20 else float(text)
-
-
-def _fraction(text: str) -> float:
-    value = float(text)
-    return 0.0 if abs(value) < 1e-100 else value
-
-
-_PLAIN = json.JSONDecoder(parse_int=_integer, parse_float=_fraction)
-_UNIQUE = json.JSONDecoder(parse_int=_integer, parse_float=_fraction, object_pairs_hook=unique_object)
 
 
 def check_nesting(value: Any, *, most: int | None = None) -> None:

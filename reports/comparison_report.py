@@ -98,7 +98,7 @@ def _method(comparison: RunComparison) -> Iterator[str]:
 def detectable_drop(n: int, drop: float, share: bool) -> str:
     """The detectable drop in words; infinite: none."""
     if not math.isfinite(drop):
-        return f"{counted(n, 'document')} are too few to detect any drop"
+        return f"no drop is detectable with {counted(n, 'document')}"
     size = points(drop, share)
     return f"detectable with {counted(n, 'document')}: a drop of {size} or more (with a power of 80%)"
 

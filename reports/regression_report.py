@@ -77,7 +77,7 @@ def headline(verdict: RegressionVerdict) -> str:
     weakest = max(undecided, key=lambda score: (score.detectable == math.inf, score.is_share, score.detectable))
     documents = f"{counted(weakest.n, 'document')} of {weakest.task}"
     if weakest.detectable is None or weakest.detectable == math.inf:
-        return f"No regression shown; {documents} are too few to detect any drop"
+        return f"No regression shown; no drop is detectable with {documents}"
     smallest = points(weakest.detectable, weakest.is_share)
     return f"No regression shown; the smallest drop detectable with {documents}: {smallest}"
 
@@ -212,10 +212,9 @@ def sensitivity(baseline: Baseline) -> Iterator[str]:
         task, n = baseline.tasks[name], test.difference.n
         if test.difference.test != MCNEMAR:
             size = "depends on how much documents change, which a check states"
-        elif math.isfinite(test.detectable):
-            size = f"a drop of {points(test.detectable)} or more ({counted(n, 'document')})"
         else:
-            size = f"no drop ({counted(n, 'document')} are too few)"
+            drop = f"a drop of {points(test.detectable)} or more" if math.isfinite(test.detectable) else "no drop"
+            size = f"{drop} ({counted(n, 'document')})"
         yield f"{name} {task.headline}: {size}"
 
 

@@ -137,7 +137,8 @@ def _of_results() -> Iterator[tuple[str, Kind]]:
         "dare_bench/repeats": [0, HUGE],
         "dare_bench/cost/nfe": [-1, HUGE],
         "dare_bench/cost/seconds": [float("nan"), float("inf"), -1.0, 1e300],
-        "dare_bench/cost/tokens_per_s": [float("inf"), 1e300],
+        "dare_bench/cost/tokens_per_s": [float("inf"), 1e300, 1e99, 1e-99, 5e-324, -1.0],
+        "dare_bench/cost/tpf": [1e99, 1e-99, 5e-324],
         "dare_bench/ci": [_interval(lo=float("inf")), _interval(level=7.0), _interval(n=-4), _interval(hi="x")],
         "dare_bench/extraction": [{TASK: {"none": {"matched": -4}}}, {TASK: {"none": 5}}],
         "dare_bench/failures": [[{"task": TASK, "doc_id": [1], "error": "x"}], {}],
@@ -175,8 +176,6 @@ def _of_results() -> Iterator[tuple[str, Kind]]:
     yield "marks in all texts of the results", Kind(in_json(results_of, marks), "none")
     odd: dict[str, list[Any]] = {
         f"{own}/exact_match,none": [float("nan"), "N/A", None, HUGE, 5e-324],
-        "dare_bench/cost/tokens_per_s": [5e-324, 1e-99, 1e99, -1.0],
-        "dare_bench/cost/tpf": [5e-324, 1e-99, 1e99],
         "dare_bench/harness/name": ["lm-eval" + MARKS],
         "dare_bench/model/name": ["../../name", "a\nb"],
         "dare_bench/failures": [[{"task": "another", "doc_id": 0, "error": "x"}]],

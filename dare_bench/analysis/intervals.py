@@ -149,11 +149,13 @@ def group_interval(intervals: Sequence[Interval], values: Sequence[float], weigh
 
 
 def student(numbers: list[float], level: float) -> Interval:
-    """Student's t interval of the mean of at least two numbers."""
+    """Student's t interval of the mean of at least two numbers; none where their variance is 0 or underflows."""
     from scipy import stats
 
-    n = len(numbers)
-    lo, hi = stats.t.interval(level, n - 1, loc=sum(numbers) / n, scale=float(stats.sem(numbers)))
+    n, scale = len(numbers), float(stats.sem(numbers))
+    if scale == 0:
+        return Interval("none", level, None, None, n)
+    lo, hi = stats.t.interval(level, n - 1, loc=sum(numbers) / n, scale=scale)
     return Interval("Student t", level, float(lo), float(hi), n)
 
 

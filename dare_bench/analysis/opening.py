@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Literal, NamedTuple
 
 from dare_bench.analysis.score_intervals import confidence_intervals
-from dare_bench.errors import RunError
+from dare_bench.errors import BUG, RunError
 from dare_bench.reading import read_json
 from dare_bench.runs.lm_eval_results import date_in, read_lm_eval
 from dare_bench.runs.opencompass_results import PARTS, model_folders, read_opencompass
@@ -98,7 +98,8 @@ def open_run(path: str | Path) -> Run:
 def find_runs(root: str | Path, on_problem: Callable[[str], None] | None = None) -> list[Run]:
     """All runs at or below ``root``, oldest first.
 
-    A run that cannot be read is left out and reported to ``on_problem`` (default: a warning).
+    A run that cannot be read is left out and reported to ``on_problem`` (default: a warning). A part of a run that is
+    there too, in the same folder, is no run of its own; it is opened by its own path.
 
     Raises:
         RunError: ``root`` is no folder and no results file.
@@ -107,11 +108,13 @@ def find_runs(root: str | Path, on_problem: Callable[[str], None] | None = None)
 
 
 def iterate_runs(root: str | Path, on_problem: Callable[[str], None] | None = None) -> Iterator[Run]:
-    """The runs of :func:`find_runs` one at a time, in the order of their folders."""
+    """The runs of :func:`find_runs` one at a time, in the order of their folders, parts last."""
     root = Path(root)
     if not root.is_dir() and not places_at(root):
         raise RunError(f"no folder at {root}; give a run directory or a folder of them")
     report = on_problem or (lambda text: warnings.warn(text, stacklevel=3))
+    parts: list[Run] = []
+    whole: set[tuple[Path, str]] = set()
     for place in _places(root):
         try:
             run = place.open()
@@ -120,8 +123,13 @@ def iterate_runs(root: str | Path, on_problem: Callable[[str], None] | None = No
             report(f"left out: {error}")
         except Exception as error:  # one run must not hide all others
             text = one_line(f"{type(error).__name__}: {error}", 300)
-            report(f"left out: {place.path}: {text}; this is a bug in dare-bench")
+            report(f"left out: {place.path}: {text}; {BUG}")
         else:
             for reason in run.left_out:
                 report(f"left out: {reason}")
+            if run.block is not None and run.block.part_of is not None:
+                parts.append(run)
+                continue
+            whole.add((run.path.parent, run.run_id))
             yield run
+    yield from (run for run in parts if (run.path.parent, run.require_block().part_of) not in whole)

@@ -99,4 +99,6 @@ def main(argv: Sequence[str] | None = None) -> None:
             except typer.Exit as stop:
                 sys.exit(stop.exit_code)
             _command().commands["train"] = typer.main.get_command(train.app)
+        if arguments[:1] == ["regress"]:
+            regress.replace_reports(arguments)
         words.run(_command(), eval.with_template_names(arguments) if arguments[:1] == ["eval"] else arguments)

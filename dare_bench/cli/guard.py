@@ -17,7 +17,7 @@ from typing import Any, TextIO, TypeVar
 import typer
 
 from dare_bench.cli.plain import echo_error
-from dare_bench.errors import DareError, PluginWarning, SaveError
+from dare_bench.errors import BUG, DareError, PluginWarning, SaveError
 from dare_bench.runs.writer import save_error
 
 INTERRUPTED = 130
@@ -68,6 +68,13 @@ def guarded(verb: Verb) -> Verb:
     return run  # type: ignore[return-value]
 
 
+def echo_problem(text: str) -> None:
+    """Print what a command leaves out because of the exception that is being handled, if there is one."""
+    if State.debug and sys.exc_info()[0] is not None:
+        traceback.print_exc()
+    echo_error(text)
+
+
 def ending(error: BaseException) -> tuple[str, int]:
     """The line and the exit code with which this exception ends a command."""
     match error:
@@ -80,8 +87,7 @@ def ending(error: BaseException) -> tuple[str, int]:
         case OSError(errno=errno.ENOSPC | errno.EDQUOT):
             text, code = f"error: {save_error(error.filename or 'a file', error)}", SaveError.exit_code
         case _:
-            bug = "this is a bug in dare-bench: add --debug for the traceback"
-            text, code = f"error: {type(error).__name__}: {error}; {bug}", 1
+            text, code = f"error: {type(error).__name__}: {error}; {BUG}", 1
     return " ".join(text.split()), code
 
 

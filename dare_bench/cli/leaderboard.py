@@ -11,6 +11,7 @@ from typing import Annotated
 
 import typer
 
+from dare_bench.cli.guard import echo_problem
 from dare_bench.cli.plain import echo, echo_error, echo_json
 from dare_bench.cli.runs import RUNS_HELP
 from dare_bench.errors import UsageError
@@ -38,7 +39,7 @@ def build(
 
     with counting("runs", "boards and comparisons") as progress:
         boards = board or ["default"]
-        report = build_site(runs, out, board=boards, samples=samples, on_problem=echo_error, on_progress=progress)
+        report = build_site(runs, out, board=boards, samples=samples, on_problem=echo_problem, on_progress=progress)
     if json:
         echo_json(report.record())
         return

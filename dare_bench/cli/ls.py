@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from dare_bench.checkpoint_files import read_config
+from dare_bench.cli.guard import echo_problem
 from dare_bench.cli.plain import echo, echo_columns, echo_error, echo_json, plain_console, plain_table
 from dare_bench.cli.runs import MAKE_ONE
 from dare_bench.errors import CheckpointError, UsageError, unknown
@@ -219,7 +220,7 @@ def runs(
     """List runs and external results with their scores."""
     from dare_bench.analysis.opening import find_runs
 
-    listed = find_runs(root, echo_error)
+    listed = find_runs(root, echo_problem)
     if json:
         echo_json([_run_record(run) for run in listed])
         return

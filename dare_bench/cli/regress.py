@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import argparse
 import contextlib
-from collections.abc import Iterator
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -21,16 +22,20 @@ if TYPE_CHECKING:
 _REGRESSION = 3
 
 
-def _unfinished(param: typer.CallbackParam, path: str | None) -> str | None:
-    """Write an error into a report before anything else, so that no earlier report survives a check without a verdict,
-    whether its arguments are refused or its process is killed."""
-    if path is not None:
-        reason = "the check did not finish; the output of dare-bench regress has the reason"
-        _report_error("", reason, **{str(param.name): path})
-    return path
+def replace_reports(arguments: Sequence[str]) -> None:
+    """Write an error into the reports that a command line names before it is parsed, so that no earlier report survives
+    a check without a verdict, whether its arguments are refused or its process is killed. Help is no check."""
+    if not {"--help", "-h"}.isdisjoint(arguments):
+        return
+    parser = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
+    for name in ("--junit", "--markdown"):
+        parser.add_argument(name, nargs="?")
+    given, _ = parser.parse_known_args(arguments)
+    reason = "the check did not finish; the output of dare-bench regress has the reason"
+    _report_error("", reason, given.junit, given.markdown)
 
 
-def _report_error(run: str, reason: str, junit: str | None = None, markdown: str | None = None) -> None:
+def _report_error(run: str, reason: str, junit: str | None, markdown: str | None) -> None:
     from dare_bench.reports import elements, regression_report
     from dare_bench.reports import junit as junit_file
 
@@ -42,17 +47,6 @@ def _report_error(run: str, reason: str, junit: str | None = None, markdown: str
             atomic_write_text(markdown, elements.markdown(regression_report.error_elements(run, reason)), durable=False)
 
 
-@contextlib.contextmanager
-def _errors_reported(run: str, junit: str | None, markdown: str | None) -> Iterator[None]:
-    """An exception becomes the content of the reports."""
-    try:
-        yield
-    except BaseException as error:
-        reason, code = ending(error)
-        _report_error(run, f"{reason} (exit code {code})", junit, markdown)
-        raise
-
-
 def regress(
     run: Annotated[str, typer.Argument(metavar="RUN", help="A run directory, or a folder with one run.")],
     baseline: Annotated[str, typer.Option("--baseline", "-b", metavar="FILE", help="The baseline to check against.")],
@@ -62,14 +56,8 @@ def regress(
     update: Annotated[
         bool, typer.Option("--update", help="Create or replace the baseline with RUN, after printing the changes.")
     ] = False,
-    junit: Annotated[
-        str | None,
-        typer.Option(metavar="FILE", callback=_unfinished, is_eager=True, help="Also write a JUnit XML file."),
-    ] = None,
-    markdown: Annotated[
-        str | None,
-        typer.Option(metavar="FILE", callback=_unfinished, is_eager=True, help="Also write a Markdown file."),
-    ] = None,
+    junit: Annotated[str | None, typer.Option(metavar="FILE", help="Also write a JUnit XML file.")] = None,
+    markdown: Annotated[str | None, typer.Option(metavar="FILE", help="Also write a Markdown file.")] = None,
     any_program: Annotated[
         bool, typer.Option("--any-program", help="Also accept answers that a different version of the code gave.")
     ] = False,
@@ -90,7 +78,7 @@ def regress(
     from dare_bench.reports import junit as junit_file
     from dare_bench.reports import regression_report as render
 
-    with _errors_reported(run, junit, markdown):
+    try:
         if update and (json or junit is not None or markdown is not None):
             raise UsageError(
                 "--update only prints the changes and writes the baseline; omit --junit, --markdown and --json"
@@ -106,6 +94,10 @@ def regress(
         if markdown is not None:
             write_markdown(markdown, render.elements(verdict))
         print_report(render.elements(verdict, docs), lambda: render.record(verdict), json=json)
+    except BaseException as error:
+        reason, code = ending(error)
+        _report_error(run, f"{reason} (exit code {code})", junit, markdown)
+        raise
     if verdict.regressed:
         raise typer.Exit(_REGRESSION)
 

@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from dare_bench.cli.guard import echo_problem
 from dare_bench.cli.plain import echo_error, echo_json, plain_console
 from dare_bench.errors import RunError, UsageError
 from dare_bench.runs.text import listed
@@ -42,7 +43,7 @@ def open_runs(names: str | Iterable[str]) -> list[Run]:
         path = run_path(name)
         if not path.is_dir() or len(places_at(path)) == 1:
             runs.append(open_run(path))
-        elif below := find_runs(path, echo_error):
+        elif below := find_runs(path, echo_problem):
             runs += below
         else:
             raise RunError(f"no runs in {path.absolute()}; give {LAYOUTS}; {MAKE_ONE}")

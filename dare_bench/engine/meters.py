@@ -99,6 +99,14 @@ class Meter:
         )
 
 
+def metered(lines: Iterable[Mapping[str, Any]]) -> Meter:
+    """The sums over answers by their entries in samples files."""
+    meter = Meter()
+    for line in lines:
+        meter.add_line(line)
+    return meter
+
+
 def last_costs(records: Iterable[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
     """The last cost record, which is cumulative, of each session and of each of its shards."""
     return list({(record["session"], record.get("writer")): record for record in records}.values())

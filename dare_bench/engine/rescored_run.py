@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import re
-import shutil
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -12,20 +11,18 @@ from dare_bench import version
 from dare_bench.analysis.score_intervals import confidence_intervals
 from dare_bench.config import RunSpec
 from dare_bench.engine.environment import command
-from dare_bench.engine.meters import Meter
+from dare_bench.engine.meters import Meter, metered
 from dare_bench.engine.rescore import Rescored
 from dare_bench.engine.result_files import document_line, task_hash
 from dare_bench.engine.rundir import CommitMarker, RunFolder, new_folder
 from dare_bench.engine.scope import Scope
-from dare_bench.errors import RunError
 from dare_bench.harness.common.result import HarnessResult
 from dare_bench.program import installed
-from dare_bench.reading import open_regular
 from dare_bench.runs.reader import Run
-from dare_bench.runs.run_files import file_digest, traces_name, write_results, write_samples, write_traces
-from dare_bench.runs.schema import UNSAFE_ALLOWED, Block, Execution, Failure, HarnessBlock, RunEvent
+from dare_bench.runs.run_files import write_results, write_samples, write_traces
+from dare_bench.runs.schema import UNSAFE_ALLOWED, Block, Execution, Failure, HarnessBlock, RunEvent, TaskBlock
 from dare_bench.runs.scores import weakest
-from dare_bench.runs.writer import atomic_file, ensure_folder
+from dare_bench.runs.writer import ensure_folder
 from dare_bench.types import Request
 
 _SUFFIX = re.compile(r"-rescored(-\d+)?$")
@@ -46,23 +43,17 @@ def write_rescored(done: Rescored, out: Path) -> Run:
         SaveError: it cannot be written.
     """
     run, harness = done.run, done.harness
-    recorded = run.require_block()
     folder = new_folder(ensure_folder(out), f"{_SUFFIX.sub('', run.path.name)}-rescored")
+    event = {
+        "what": f"the recorded answers of {run.run_id} were scored again",
+        "same": done.same,
+        "edited": [task for task, edited in done.edited.items() if edited],
+    }
     with RunFolder(folder) as place:
-        about = place.begin(_about(run, done.spec))
-        date = about["date"]
-        digests = {task: _write_samples(folder, date, task, run, harness) for task in recorded.tasks}
-        for task in recorded.tasks:
-            if (traces := run.traces_file(task)) is not None:
-                copy = folder / traces_name(task, date)
-                with open_regular(traces, RunError) as source, atomic_file(copy) as target:
-                    shutil.copyfileobj(source, target)
-                digests[task]["traces_sha256"] = file_digest(copy)
-        edited = [task for task, edited in done.edited.items() if edited]
-        what = f"the recorded answers of {run.run_id} were scored again"
-        block = _block(run, harness, about, digests, {"what": what, "same": done.same, "edited": edited})
-        write_results(folder, date, _results(run, harness), block)
-        _commit(place, block, done.spec)
+        about = _begin(place, run, done.spec)
+        digests = {task: _write_task(folder, about["date"], task, run, harness)[0] for task in run.tasks}
+        block = _block(run, harness, about, digests, event)
+        _finish(place, about["date"], _results(run, harness), block, done.spec)
     return Run(folder)
 
 
@@ -79,67 +70,69 @@ def write_part(
         SaveError: it cannot be written.
         RunError: another process is writing it.
     """
-    meters: dict[str, Meter] = {}
-    whole, keys, digests = Meter(), set[str](), {}
     with RunFolder(ensure_folder(folder)) as place:
-        about = place.begin(_about(run, spec))
-        date = about["date"]
-        for task in harness.fingerprints:
-            meter = meters[task] = Meter()
-
-            def count(answer: Mapping[str, Any], meter: Meter = meter) -> None:
-                if answer["key"] not in keys:
-                    keys.add(answer["key"])
-                    meter.add_line(answer)
-                    whole.add_line(answer)
-
-            digests[task] = _write_samples(folder, date, task, run, harness, count)
-            if run.traces_file(task) is not None:
-                traces = (line for line in run.traces(task) if line["key"] in keys)
-                digests[task]["traces_sha256"] = write_traces(folder, date, task, traces)
-        what = f"a part of the documents of {run.run_id} was scored from its recorded answers"
-        block = _block(run, harness, about, digests, {"what": what})
-        block = _of_part(block, spec, requests, harness, meters).model_copy(update={"cost": whole.cost(())})
+        about = _begin(place, run, spec)
+        written = {task: _write_task(folder, about["date"], task, run, harness) for task in harness.fingerprints}
+        event = {"what": f"a part of the documents of {run.run_id} was scored from its recorded answers"}
+        block = _block(run, harness, about, {task: digests for task, (digests, _) in written.items()}, event)
+        tasks = {
+            name: _of_part(task, [request for request in requests if request.task == name], metered(written[name][1]))
+            for name, task in block.tasks.items()
+        }
+        # With several programs it is not recorded which of them answered these documents.
+        programs = [one.model_copy(update={"requests": len(requests)}) for one in block.programs]
+        update = {
+            "status": "incomplete" if harness.failures else "complete",
+            "failures": [Failure(**failure) for failure in harness.failures],
+            "tasks": tasks,
+            "part_of": run.run_id,
+            "limit": spec.limit,
+            "command": about["command"],
+            "programs": programs if len(programs) == 1 else block.programs,
+            "cost": metered(answer for _, answers in written.values() for answer in answers).cost(()),
+            "resumed_from": [],
+        }
         results = _results(run, harness)
         results["config"] = {**results.get("config", {}), "limit": spec.limit}
         results["total_evaluation_time_seconds"] = "0.0"
-        write_results(folder, date, results, block)
-        _commit(place, block, spec, signature)
+        _finish(place, about["date"], results, block.model_copy(update=update), spec, signature)
     return Run(folder)
 
 
-def _about(run: Run, spec: RunSpec) -> dict[str, Any]:
-    return {"spec": spec.model_dump(mode="json"), "command": command(), "from": run.run_id}
+def _begin(place: RunFolder, run: Run, spec: RunSpec) -> dict[str, Any]:
+    return place.begin({"spec": spec.model_dump(mode="json"), "command": command(), "from": run.run_id})
 
 
-def _commit(place: RunFolder, block: Block, spec: RunSpec, signature: str = "") -> None:
+def _finish(
+    place: RunFolder, date: str, results: Mapping[str, Any], block: Block, spec: RunSpec, signature: str = ""
+) -> None:
+    write_results(place.path, date, results, block)
     totals = {task: entry.n_total for task, entry in block.tasks.items()}
     place.commit(CommitMarker(block.status, signature, Scope.of(spec.limit, spec.samples), totals))
 
 
-def _write_samples(
-    folder: Path,
-    date: str,
-    task: str,
-    run: Run,
-    harness: HarnessResult,
-    on_answer: Callable[[Mapping[str, Any]], None] = lambda answer: None,
-) -> dict[str, str]:
-    """Write samples with their new scores; returns the file's digest. ``on_answer`` gets the record of each answer of
-    each line."""
+def _write_task(
+    folder: Path, date: str, task: str, run: Run, harness: HarnessResult
+) -> tuple[dict[str, str], list[dict[str, Any]]]:
+    """Write the sample lines of a task with their new scores, and the traces of their answers; returns the digests of
+    the files and the records of the answers."""
     index = run.require_index(task)
+    answers: dict[str, dict[str, Any]] = {}  # each document has a line for each filter, with the same answers
 
     def lines() -> Iterator[dict[str, Any]]:
         for sample in harness.samples.get(task, ()):
-            answers = index.document(sample["doc_id"]).answers
-            for answer in answers:
-                on_answer(answer)
-            yield document_line(
-                sample,
-                [{name: v for name, v in answer.items() if name not in _SCORING_FIELDS} for answer in answers],
-            )
+            recorded = [
+                {name: value for name, value in answer.items() if name not in _SCORING_FIELDS}
+                for answer in index.document(sample["doc_id"]).answers
+            ]
+            answers.update((answer["key"], answer) for answer in recorded)
+            yield document_line(sample, recorded)
 
-    return {"samples_sha256": write_samples(folder, date, task, lines())}
+    digests = {"samples_sha256": write_samples(folder, date, task, lines())}
+    if run.traces_file(task) is not None:
+        traces = (line for line in run.traces(task) if line["key"] in answers)
+        digests["traces_sha256"] = write_traces(folder, date, task, traces)
+    return digests, list(answers.values())
 
 
 def _results(run: Run, harness: HarnessResult) -> dict[str, Any]:
@@ -157,13 +150,7 @@ def _block(
     event: Mapping[str, Any],
 ) -> Block:
     before, now = run.require_block(), str(about["created"])
-    event = {
-        **event,
-        "date": now,
-        "from": run.run_id,
-        "command": about["command"],
-        "dare_bench": version.__version__,
-    }
+    origin = {"date": now, "from": run.run_id, "command": about["command"], "dare_bench": version.__version__}
     tasks = {
         name: task.model_copy(
             update={
@@ -185,42 +172,23 @@ def _block(
             "ci": confidence_intervals(harness.results, harness.samples),
             "extraction": harness.extraction,
             "execution": Execution(**harness.execution) if harness.execution else None,
-            "events": [*(e for e in before.events if e.what != UNSAFE_ALLOWED), RunEvent.model_validate(event)],
+            "events": [
+                *(e for e in before.events if e.what != UNSAFE_ALLOWED),
+                RunEvent.model_validate({**event, **origin}),
+            ],
             "notes": list(dict.fromkeys([*before.notes, *harness.notes])),
         }
     )
 
 
-def _of_part(
-    block: Block,
-    spec: RunSpec,
-    requests: Sequence[Request],
-    harness: HarnessResult,
-    meters: Mapping[str, Meter],
-) -> Block:
-    """The block with the counts and failures of the part alone."""
-    tasks = {}
-    for name, task in block.tasks.items():
-        of_task = [request for request in requests if request.task == name]
-        n_docs, meter = len({str(request.doc_id) for request in of_task}), meters[name]
-        update = {
-            "n_docs": n_docs,
-            "limit_applied": task.n_total is not None and n_docs < task.n_total,
-            "tier": weakest(meter.tiers),
-            "requests": len(of_task),
-            "nfe": meter.counted_nfe,
-        }
-        tasks[name] = task.model_copy(update=update)
-    # With several programs it is not recorded which of them answered these documents.
-    programs = [one.model_copy(update={"requests": len(requests)}) for one in block.programs[:1]]
-    return block.model_copy(
-        update={
-            "status": "incomplete" if harness.failures else "complete",
-            "failures": [Failure(**failure) for failure in harness.failures],
-            "tasks": tasks,
-            "limit": spec.limit,
-            "command": command(),
-            "programs": programs if len(block.programs) == 1 else block.programs,
-            "resumed_from": [],
-        }
-    )
+def _of_part(task: TaskBlock, requests: Sequence[Request], meter: Meter) -> TaskBlock:
+    """The task's block with the counts of the part alone."""
+    n_docs = len({str(request.doc_id) for request in requests})
+    update = {
+        "n_docs": n_docs,
+        "limit_applied": task.n_total is not None and n_docs < task.n_total,
+        "tier": weakest(meter.tiers),
+        "requests": len(requests),
+        "nfe": meter.counted_nfe,
+    }
+    return task.model_copy(update=update)

@@ -27,6 +27,16 @@ Number = Annotated[float, Field(ge=-LARGEST, le=LARGEST)]
 Seconds = Annotated[float, Field(ge=0, le=1e12)]
 
 
+def _rate(value: float) -> float:
+    if 0 < value < 1e-12:
+        raise ValueError("expected 0, or at least 1e-12")
+    return value
+
+
+Rate = Annotated[float, Field(ge=0, le=1e12), AfterValidator(_rate)]
+"""Tokens per second or forward pass. Ratios of two rates are finite."""
+
+
 def _moment(text: str) -> str:
     if not 1970 <= datetime.fromisoformat(text).year < 3000:
         raise ValueError("expected a date from 1970 to 2999")

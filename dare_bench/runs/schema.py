@@ -32,6 +32,7 @@ from dare_bench.runs.field_types import (
     Name,
     Number,
     OpenModel,
+    Rate,
     Seconds,
     StrictModel,
     Text,
@@ -207,8 +208,8 @@ class Cost(StrictModel):
     generate_seconds: Seconds | None = Field(
         default=None, description="the part of seconds spent on generating; the rest went into likelihoods"
     )
-    tokens_per_s: Number | None = Field(default=None, description="tokens_to_eos / generate_seconds")
-    tpf: Number | None = Field(default=None, description="tokens to the first EOS per forward pass of a row")
+    tokens_per_s: Rate | None = Field(default=None, description="tokens_to_eos / generate_seconds")
+    tpf: Rate | None = Field(default=None, description="tokens to the first EOS per forward pass of a row")
     occupancy: Number | None = Field(default=None, description="share of row slots in use, 0 to 1")
     peak_memory_mb: Number | None = Field(default=None, description="MiB; the largest of all sessions")
 
@@ -293,6 +294,9 @@ class Block(StrictModel):
         description="by task, then filter: answers that were matched, no_match, ambiguous, truncated",
     )
     execution: Execution | None = None
+    part_of: Name | None = Field(
+        default=None, description="run_id of the run with more documents whose recorded answers these are"
+    )
     suite: Name | None = Field(default=None, description="the suite that the run belongs to")
     recipes: list[RecipeBlock] = Field(
         default_factory=list, description="published scores that the run is compared with"

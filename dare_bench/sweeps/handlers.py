@@ -20,7 +20,7 @@ from dare_bench.runs.text import no_answer
 from dare_bench.runs.writer import atomic_write_json
 from dare_bench.sweeps.record import Record, folder, run_content
 from dare_bench.sweeps.sweep_graph import SweepNode
-from dare_bench.training.folder import was_stripped
+from dare_bench.training.folder import missing
 
 Handler = Callable[[Path, SweepNode, Mapping[str, Any], Record], dict[str, Any]]
 """Runs a node: (OUT, node, overrides of its settings: ``device``, record) -> outputs. An exception is the failure of
@@ -60,10 +60,10 @@ def evaluate(out: Path, node: SweepNode, overrides: Mapping[str, Any], record: R
     fields = {**node.settings, **overrides, "output_path": str(out / "runs")}
     if node.training is not None:
         fields["model"] = str(out / node.training)
-        if was_stripped(out / node.training):
+        if lost := missing(out / node.training):
             raise CheckpointError(
-                f"{out / node.training} was kept without its weights, so that it cannot be evaluated again; remove "
-                f"{folder(out, node.training)} and {out / node.training} to train it again"
+                f"{out / node.training} was kept without its {', '.join(lost)}, so that it cannot be evaluated again; "
+                f"remove {folder(out, node.training)} and {out / node.training} to train it again"
             )
     outcomes = list(evaluate_all(plan(fields)))
     runs = [outcome.run for outcome in outcomes if outcome.run is not None]

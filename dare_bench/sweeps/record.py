@@ -6,20 +6,21 @@ import hashlib
 from collections.abc import Sequence
 from functools import cache
 from pathlib import Path
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, ValidationInfo, field_validator
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError, ValidationInfo, field_validator
 
 from dare_bench import fingerprint
 from dare_bench.config import one_line
 from dare_bench.errors import CheckpointError, DareError, DataError, RunError
 from dare_bench.loading import here
 from dare_bench.reading import existing, open_regular, read_json, read_text
+from dare_bench.runs import lineage
 from dare_bench.runs.reader import Run
 from dare_bench.runs.writer import atomic_write_json
 from dare_bench.sweeps.planning import EXECUTION
 from dare_bench.sweeps.sweep_graph import SweepNode
-from dare_bench.training.folder import was_stripped
+from dare_bench.training.folder import WEIGHTS, missing
 from dare_bench.training.sources import find_files
 
 Status = Literal["pending", "running", "done", "failed", "skipped"]
@@ -44,8 +45,14 @@ class _Score(BaseModel):
     n: int
 
 
+def _is_folder_name(text: str) -> str:
+    if text in ("", ".", "..") or not {"/", "\\", "\0"}.isdisjoint(text):
+        raise ValueError("expected the name of a run's folder, without a path")
+    return text
+
+
 class _RunOutput(BaseModel):
-    id: str = Field(pattern=r"^[^/\\]*[^/\\.][^/\\]*$")
+    id: Annotated[str, AfterValidator(_is_folder_name)]
     scores: list[_Score]
 
 
@@ -215,7 +222,8 @@ def _file_hash(file: Path, size: int, mtime_ns: int) -> str:
 def _has_result(out: Path, node: SweepNode, record: Record) -> bool:
     try:
         if node.kind == "train":
-            if was_stripped(node.path(out)):
+            lost = missing(node.path(out))
+            if WEIGHTS in lost and lineage.FILE not in lost:  # a finished training, kept in a repository
                 return "content" in record.outputs
             return fingerprint.content_hash(node.path(out)) == record.outputs.get("content")
         if node.kind == "eval":

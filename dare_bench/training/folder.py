@@ -24,6 +24,7 @@ from dare_bench.training.spec import MAX_EPOCHS, MAX_STEPS, optimizer_steps
 log = logging.getLogger("dare_bench")
 
 FILE = "train.json"
+WEIGHTS = "weights (*.safetensors)"
 _NAMES = frozenset({"base", "data"})
 """Names, which are not compared: the content hashes are."""
 _DERIVED = frozenset({"data_hash", "items", "batch", "canvas_length", "max_pads"})
@@ -132,7 +133,7 @@ def missing(out: Path) -> list[str]:
     """The parts that the final checkpoint in ``out`` lacks."""
     files = set() if existing(out) is None else {file.name for file in out.glob("*")}
     found = {
-        "weights (*.safetensors)": any(name.endswith(".safetensors") for name in files),
+        WEIGHTS: any(name.endswith(".safetensors") for name in files),
         "config.json": not files.isdisjoint({"config.json", "adapter_config.json"}),
         lineage.FILE: lineage.FILE in files,
     }
@@ -148,11 +149,6 @@ def check_resumable(out: Path, missing: Sequence[str]) -> None:
             "folder to train again"
         )
     log.warning("%s; resuming from the last checkpoint-*", lost)
-
-
-def was_stripped(out: Path) -> bool:
-    """Was a finished training kept without its weights, as in a repository?"""
-    return (out / lineage.FILE).is_file() and not any(out.glob("*.safetensors"))
 
 
 def finish(out: Path, settings: Mapping[str, Any], facts: Mapping[str, Any]) -> None:

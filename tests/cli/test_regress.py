@@ -169,12 +169,28 @@ def test_every_exit_without_a_verdict_is_an_error_in_the_reports(tmp_path: Path)
         ((make_run(tmp_path / "c", decoding={"steps": 8}), "-b", file), 2, "does not match the baseline"),
         ((run, "-b", file, "--update"), 2, "--update only prints"),
         ((run, "-b", file, "--docs", "-1"), 2, "the check did not finish"),
+        ((run, "-b", file, "--bogus"), 2, "the check did not finish"),
+        ((run, "--bogus=1", "-b"), 2, "the check did not finish"),
         ((run,), 2, "the check did not finish"),
     ):
         reports = Reports(tmp_path)
         assert verb(*words, *reports.options) == code
         assert reason in reports.error()
         assert f"(exit code {code})" in reports.error() or "did not finish" in reason
+
+
+def test_an_option_without_its_value_leaves_no_earlier_report(tmp_path: Path) -> None:
+    for last in ("--baseline", "--junit"):
+        reports = Reports(tmp_path)
+        assert verb(tmp_path, *reports.options, last) == 2
+        assert reports.markdown.read_text().startswith("## Not judged\n")
+
+
+@pytest.mark.parametrize("flag", ["--help", "-h"])
+def test_help_leaves_the_reports_alone(tmp_path: Path, flag: str) -> None:
+    reports = Reports(tmp_path)
+    assert verb(*reports.options, flag) == 0
+    assert reports.junit.read_text() == reports.markdown.read_text() == "green"
 
 
 @pytest.mark.parametrize(
@@ -228,10 +244,12 @@ def test_update_says_which_drops_are_detected(tmp_path: Path, capsys: Out) -> No
     other = changed(known, lambda record: record["checkpoint"].update(content_hash="cd" * 32))
     assert {round(float(score.detectable or 0), 4) for score in compare_baselines("x", known, other).scores} == {0.1286}
 
-    few = make_run(tmp_path / "b", values={"few": [1.0, 0.0, 1.0], "mean": [0.25, 0.5] * 4})
+    values = {"one": [1.0], "few": [1.0, 0.0, 1.0], "mean": [0.25, 0.5] * 4}
+    few = make_run(tmp_path / "b", values=values)
     verb(few, "-b", tmp_path / "y.json", "--update")
     out = capsys.readouterr().out
-    assert "few exact_match,none: no drop (3 documents are too few)" in out
+    assert "one exact_match,none: no drop (1 document)\n" in out
+    assert "few exact_match,none: no drop (3 documents)\n" in out
     assert "mean exact_match,none: depends on how much documents change" in out
 
 

@@ -77,7 +77,7 @@ def test_large_samples_take_no_bootstrap() -> None:
     assert interval([(i % 7) / 7 for i in range(5000)]).method == "Student t"
 
 
-@pytest.mark.parametrize(("values", "n"), [([], 0), ([0.5], 1), ([0.5, 0.5, 0.5], 3)])
+@pytest.mark.parametrize(("values", "n"), [([], 0), ([0.5], 1), ([0.5] * 3, 3), ([0.0, 5e-324, 1e-200], 3)])
 def test_nothing_is_claimed_where_nothing_is_known(values: list[float], n: int) -> None:
     assert interval(values) == Interval("none", 0.95, None, None, n)
 

@@ -244,7 +244,7 @@ def test_several_tasks_share_the_level() -> None:
 def test_what_so_many_documents_could_show_is_told() -> None:
     few = compare_baselines("run", scored([1.0] * 4, other=False), scored([0.0] * 4))
     text = markdown(regression_report.elements(few))
-    assert not few.regressed and "4 documents are too few to detect any drop" in text and "points" in text
+    assert not few.regressed and "no drop is detectable with 4 documents" in text and "points" in text
     many = compare_baselines("run", scored([1.0] * 400, other=False), scored([1.0] * 400))
     assert 0.01 < many.scores[0].detectable < 0.03 and not many.regressed
     reported = markdown(regression_report.elements(many))
@@ -263,7 +263,7 @@ def test_what_so_many_documents_could_show_is_told() -> None:
             [1.0] * 2 + [0.0] * 18,
             "No regression shown; the smallest drop detectable with 20 documents of",
         ),
-        ([1.0] * 4, [0.0] * 4, "No regression shown; 4 documents of"),
+        ([1.0] * 4, [0.0] * 4, "No regression shown; no drop is detectable with 4 documents of"),
         ([0.0] * 20, [1.0] * 20, "No regression"),
         ([1.0] * 20, [0.0] * 20, "Regression"),
     ],

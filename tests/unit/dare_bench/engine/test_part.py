@@ -14,7 +14,9 @@ from toy_model import ToyModel
 from toy_source import ToySource
 from toy_tasks import write_data, write_tasks
 
+from dare_bench.analysis.opening import find_runs
 from dare_bench.cli import main
+from dare_bench.cli.runs import open_one
 from dare_bench.engine.evaluate import evaluate
 from dare_bench.engine.rundir import read_done
 from dare_bench.errors import RunError
@@ -183,3 +185,20 @@ def test_the_command_prints_the_part_without_opening_the_model(
     assert results["dare_bench"]["tasks"]["dare_sudoku"]["n_docs"] == results["config"]["limit"] == 4
     record = json.loads(call("4", "--json"))
     assert record["results_path"] == out.splitlines()[-1] and record["scores"][0]["n"] == 4
+
+
+def test_a_folder_of_runs_has_the_whole_run_and_a_part_is_opened_by_its_own_path(tmp_path: Path) -> None:
+    whole = go(tmp_path, limit=6)
+    parts = [
+        go(tmp_path, **asked) for asked in ({"limit": 4}, {"limit": 2}, {"samples": {"toygen": [1], "toychoice": [2]}})
+    ]
+    assert len({run.path for run in (whole, *parts)}) == 4
+    assert [run.path for run in find_runs(tmp_path)] == [whole.path] == [open_one(str(tmp_path)).path]
+    for part in parts:
+        assert part.block is not None and part.block.part_of == whole.run_id
+        assert open_one(str(part.path)).run_id == part.run_id
+    whole.path.rename(tmp_path / "zebra")
+    assert [run.path for run in find_runs(tmp_path)] == [tmp_path / "zebra"]
+    (tmp_path / "elsewhere").mkdir()
+    (tmp_path / "zebra").rename(tmp_path / "elsewhere" / "zebra")
+    assert len(find_runs(tmp_path)) == 4, "a part whose run is in another folder is a run"

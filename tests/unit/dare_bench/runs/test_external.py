@@ -12,6 +12,7 @@ from hostile_external import DATA, lm_eval_results, opencompass_config, opencomp
 from run_factory import make_run
 
 from dare_bench.analysis.opening import find_runs, open_run
+from dare_bench.cli import main
 from dare_bench.cli.runs import open_runs
 from dare_bench.errors import RunError
 from dare_bench.runs.opencompass_results import OpenCompassRun
@@ -220,7 +221,9 @@ def test_a_results_file_that_is_not_lm_evals_is_refused(data: Path) -> None:
         open_run(file)
 
 
-def test_a_result_that_breaks_its_reader_hides_no_other(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_result_that_breaks_its_reader_hides_no_other(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     shutil.copytree(DATA, tmp_path / "runs")
     read = OpenCompassRun._readable
 
@@ -231,7 +234,14 @@ def test_a_result_that_breaks_its_reader_hides_no_other(tmp_path: Path, monkeypa
     problems: list[str] = []
     assert len(find_runs(tmp_path / "runs", problems.append)) == 4
     (problem,) = problems
-    assert "results/tiny-llada: KeyError: 'ARC-c'; this is a bug" in problem
+    assert (
+        "results/tiny-llada: KeyError: 'ARC-c'; this is a bug in dare-bench: add --debug for the traceback" in problem
+    )
+    for debug in (["--debug"], []):
+        with pytest.raises(SystemExit):
+            main(["ls", "runs", str(tmp_path / "runs"), *debug])
+        error = capsys.readouterr().err
+        assert problem in error and ("in broken\n" in error) == bool(debug)
 
 
 def test_a_damaged_result_in_a_folder_of_several_is_left_out(data: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -252,7 +252,7 @@ def test_what_a_kill_left_running_goes_on(out: Path) -> None:
         ("outputs content", 5, r"outputs\.content=5"),
         ("outputs runs", "text", r"outputs\.runs='text'"),
         ("outputs runs 0", 5, r"outputs\.runs\.0=5"),
-        ("outputs runs 0 id", "../other", r"outputs\.runs\.0\.id='\.\./other'"),
+        ("outputs runs 0 id", "../other", r"id='\.\./other': expected the name of a run's folder, without a path\)"),
         ("outputs runs 0 id", "..", r"outputs\.runs\.0\.id='\.\.'"),
         ("outputs runs 0 scores", 5, r"outputs\.runs\.0\.scores=5"),
         ("outputs runs 0 scores 0 value", "text", r"outputs\.runs\.0\.scores\.0\.value='text'"),

@@ -201,7 +201,7 @@ def _notes(run: Run, score: Score, dataset: HubDataset, partial: Sequence[str], 
     if score.engine is not None:
         yield f"answered by {score.engine}"
     if run.is_external:
-        yield f"{run.name} is {unknown_text(run)}"
+        yield unknown_text(run)
     if score.tier is not None:
         yield f"sampler exactness tier {score.tier}" + (" (approximate)" if score.tier == "A" else "")
     ours = "" if run.is_external else f", dare-bench {block.environment.dare_bench or UNKNOWN}"

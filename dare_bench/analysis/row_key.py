@@ -54,7 +54,8 @@ def row_key(run: Run, machine: str | None = None) -> RowKey:
         return RowKey(frozenset(), {})
     model = block.model
     kind = re.split("[: ]", model.content_hash)[0]  # hashed here, stated by a server, or the revision of a hub
-    facts = {f"content {kind}": model.content_hash, "dtype": model.dtype, "family": model.family, "seeds": block.seeds}
+    facts: dict[str, Any] = {f"content {kind}": model.content_hash, "dtype": model.dtype, "family": model.family}
+    facts["seeds"] = block.seeds
     if not run.is_external:
         facts |= {"adapter": model.adapter_hash or "", "opened": str(sorted(opened_with(results).items()))}
     if machine is not None:

@@ -57,8 +57,7 @@ def test_an_entry_has_what_the_hub_needs_and_the_rest_in_its_notes(tmp_path: Pat
 
 
 def test_the_notes_of_an_external_result_have_no_path_of_the_machine() -> None:
-    run = open_run(DATA / "lm-eval" / "tiny-llada")
-    ((result,), _) = results_of(run, parse_datasets(["dare_sudoku=me/sudoku"]), allow_partial=True)
+    result = only(open_run(DATA / "lm-eval" / "tiny-llada"), "dare_sudoku=me/sudoku", allow_partial=True)
     assert "external, written by the command-line tool of lm-eval" in result.notes and str(DATA) not in result.notes
 
 

@@ -203,14 +203,11 @@ def _weights(models: Sequence[Run]) -> list[Checkpoint]:
     """Equal for two models of the same weights under the same name, in whatever precision. One of unknown content has
     the weights of the others that name its checkpoint, if those are equal."""
     weights = {run: checkpoint_of(run)._replace(dtype="") for run in models}
-    hashed = {run for run in models if run.require_block().model.content_hash != UNKNOWN}
-    of_name: dict[object, set[Checkpoint]] = {}
-    for run in hashed:
-        of_name.setdefault(named_model(run), set()).add(weights[run])
+    named = {run: named_model(run) for run in models}
+    hashed = [run for run in models if run.require_block().model.content_hash != UNKNOWN]
     for run in weights.keys() - hashed:
-        named = named_model(run)
-        known = of_name.get(named, set()) if named else set()
-        content = str(named or run.path.resolve())
+        known = {weights[other] for other in hashed if named[run] and named[other] == named[run]}
+        content = str(named[run] or run.path.resolve())
         weights[run] = next(iter(known)) if len(known) == 1 else weights[run]._replace(content=content)
     return [weights[run] for run in models]
 

@@ -89,7 +89,7 @@ def page_values(comparison: RunComparison, places: Sequence[str] | None = None) 
         "comparison": comparison,
         "items": [(comparison.title(item), item) for item in comparison.items],
         "refused": [(comparison.title(item), item.breaks) for item in comparison.items if item.breaks],
-        "warnings": comparison.warning_lines(settings=True),
+        "warnings": [*comparison.warning_lines(), *comparison.settings_lines()],
         "plot": _plot(comparison),
         "documents": _documents(comparison),
         "adjusted": len(comparison.items) > 1,

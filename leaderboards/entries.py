@@ -217,7 +217,6 @@ def _entry(run: Run) -> BoardEntry:
         _add_block(entry, run, block)
     if run.is_external:
         entry.kept = run
-        run.name = run.run_id  # a site has no paths of the machine
     return entry
 
 

@@ -38,7 +38,7 @@ def settings_texts(rows: Sequence[Shown]) -> list[str]:
 def _differ(first: _ByTask, second: _ByTask) -> bool:
     """Do the values differ in a common task, or without one at all?"""
     if common := first.keys() & second.keys():
-        return any(first[task] != second[task] for task in common)
+        return any(str(first[task]) != str(second[task]) for task in common)
     return set(map(str, first.values())) != set(map(str, second.values()))
 
 
@@ -58,9 +58,11 @@ def _text(name: str, values: _ByTask) -> str:
 def _settings(row: Shown, decoding: Sequence[str]) -> dict[str, _ByTask]:
     settings: dict[str, dict[str, Any]] = {name: {} for name in decoding}
     for run, shown in row:
-        tasks = run.require_block().tasks
+        block = run.require_block()
+        tasks = block.tasks
         for task in filter(tasks.__contains__, members(run.results, shown)):
-            of_task = {name: value for name, value in tasks[task].decoding.items() if name in decoding}
+            used = block.decoding_requested if run.is_external else tasks[task].decoding
+            of_task = {name: used[name] for name in decoding if name in used}
             for name, value in {**of_task, **tasks[task].likelihood}.items():
                 settings.setdefault(name, {})[task] = value
     of_run = dict(_of_run(row[0][0]))

@@ -7,12 +7,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
-from itertools import combinations
 from typing import Literal, NamedTuple
 
-from dare_bench.analysis.checkpoint_names import short_names
+from dare_bench.analysis.checkpoint_names import distinguishing, short_names
 from dare_bench.analysis.names import Checkpoint, base_of, checkpoint_of, lineage_of, trainings
-from dare_bench.analysis.row_key import models_of
+from dare_bench.analysis.row_key import models_of, named_model
 from dare_bench.analysis.settings import prompt_context
 from dare_bench.analysis.standing import DatedScore, current, question_difference
 from dare_bench.errors import RunError, unknown
@@ -85,18 +84,17 @@ class ScoreTable:
         return (cell for row in self.rows for cell in row.cells if cell is not None)
 
 
-class Question(NamedTuple):
-    """A task as a harness asked it: after how many examples (empty: unknown), and of whom (dare-bench's own sampler, a
-    server, or a program outside)."""
+class Way(NamedTuple):
+    """How a task was asked: after how many examples, by which harness, and of whom (dare-bench's own sampler, a server,
+    or a program outside)."""
 
-    task: str
     shots: str
     harness: str
     model: str
 
 
-RowScores = dict[Question, tuple[Run, Score]]
-"""The scores of one row, each with its run."""
+RowScores = dict[str, dict[Way, tuple[Run, Score]]]
+"""The scores of one row by task, each with its run."""
 
 
 def score_table(runs: Sequence[Run], tasks: Sequence[str] | None = None) -> ScoreTable:
@@ -115,7 +113,7 @@ def score_table(runs: Sequence[Run], tasks: Sequence[str] | None = None) -> Scor
         raise RunError(f"none of the {len(runs)} runs has a score yet; finish one by running its command again")
     selected = _tasks(scored, tasks)
     models, grouped, duplicates = _grouped(scored, selected)
-    checkpoints = [_weights(model) for model in models]
+    checkpoints = _weights(models)
     by_checkpoint = short_names(zip(checkpoints, map(lineage_of, models), strict=True))
     names = [by_checkpoint[checkpoint] for checkpoint in checkpoints]
     rows = [ExportRow(*texts, []) for texts in zip(names, _settings(grouped, names), strict=True)]
@@ -158,28 +156,33 @@ def _grouped(runs: Sequence[Run], tasks: Sequence[str]) -> tuple[list[Run], list
         for task in tasks:
             if (score := headline(run.scores(), task)) is None:
                 continue
-            question = _question(run, task)
-            others = [row[question][1] for row in rows if question in row]
+            way = _way(run, task)
+            others = [row[task][way][1] for row in rows if way in row.get(task, {})]
             if any(other.fingerprint == score.fingerprint != UNKNOWN for other in others):
                 duplicates += 1
                 continue
-            row = next((row for row in rows if question not in row), None)
+            row = next((row for row in rows if way not in row.get(task, {})), None)
             if row is None:
                 rows.append(row := {})
-            row[question] = (run, score)
+            row.setdefault(task, {})[way] = (run, score)
     order = {run: at for at, run in enumerate(runs)}
     found = [(model, row) for model, rows in grouped.items() for row in rows]
-    found.sort(key=lambda place: min(order[run] for run, _ in place[1].values()))
+    found.sort(key=lambda place: min(order[run] for _, run, _ in _scores(place[1])))
     placed = [(*_family_and_depth(model), model, row) for model, row in found]
     families = list(dict.fromkeys(family for family, *_ in placed))
     placed.sort(key=lambda place: (families.index(place[0]), place[1]))
     return [model for _, _, model, _ in placed], [row for *_, row in placed], duplicates
 
 
-def _question(run: Run, task: str) -> Question:
+def _way(run: Run, task: str) -> Way:
     block = run.require_block()
     model = "external" if run.is_external else block.model.engine.label if block.model.engine else "native"
-    return Question(task, prompt_context(run, task).shots_text, block.harness.name, model)
+    return Way(prompt_context(run, task).shots_text or "examples not recorded", block.harness.name, model)
+
+
+def _scores(row: RowScores) -> list[tuple[str, Run, Score]]:
+    """The scores of a row, each with its task and run."""
+    return [(task, *answer) for task, answers in row.items() for answer in answers.values()]
 
 
 def _answers(
@@ -187,44 +190,45 @@ def _answers(
 ) -> Iterator[tuple[str, str, list[tuple[Run, Score] | None]]]:
     """A task, how it was asked (empty where no row has it in several ways), and each row's score of it."""
     for task in tasks:
-        of_rows = [[question for question in row if question.task == task] for row in grouped]
-        ways = list(dict.fromkeys(question for of_row in of_rows for question in of_row))
-        if all(len(of_row) < 2 for of_row in of_rows):
-            yield task, "", [row[of_row[0]] if of_row else None for row, of_row in zip(grouped, of_rows, strict=True)]
+        of_rows = [row.get(task, {}) for row in grouped]
+        if all(len(answers) < 2 for answers in of_rows):
+            yield task, "", [next(iter(answers.values()), None) for answers in of_rows]
             continue
-        for way, text in zip(ways, _differences(ways), strict=True):
-            yield task, text, [row.get(way) for row in grouped]
+        ways = list(dict.fromkeys(way for answers in of_rows for way in answers))
+        for way, [details] in zip(ways, distinguishing([[way._asdict()] for way in ways]), strict=True):
+            yield task, ", ".join(details), [answers.get(way) for answers in of_rows]
 
 
-def _differences(ways: Sequence[Question]) -> list[str]:
-    """The fewest details of each way to ask a task that distinguish all of them."""
-    numbers = range(1, len(Question._fields))
-    choices = (places for size in numbers for places in combinations(numbers, size))
-    texts = ([", ".join(way[at] for at in places if way[at]) for way in ways] for places in choices)
-    return next(each for each in texts if all(each) and len({*each}) == len(ways))
-
-
-def _weights(run: Run) -> Checkpoint:
-    """Equal for two runs of the same weights under the same name, in whatever precision."""
-    return checkpoint_of(run)._replace(dtype="")
+def _weights(models: Sequence[Run]) -> list[Checkpoint]:
+    """Equal for two models of the same weights under the same name, in whatever precision. One of unknown content has
+    the weights of the others that name its checkpoint, if those are equal."""
+    weights = {run: checkpoint_of(run)._replace(dtype="") for run in models}
+    named = {run: named_model(run) for run in models}
+    hashed = [run for run in models if run.require_block().model.content_hash != UNKNOWN]
+    for run in weights.keys() - hashed:
+        known = {weights[other] for other in hashed if named[run] and named[other] == named[run]}
+        content = str(named[run] or run.path.resolve())
+        weights[run] = next(iter(known)) if len(known) == 1 else weights[run]._replace(content=content)
+    return [weights[run] for run in models]
 
 
 def _family_and_depth(run: Run) -> tuple[str, int]:
     """The checkpoint from which all training started, and the number of trainings since."""
     chain = trainings(lineage_of(run))
-    return (base_of(chain[0]) if chain else _weights(run).name), len(chain)
+    return (base_of(chain[0]) if chain else checkpoint_of(run).name), len(chain)
 
 
 def _settings(grouped: Sequence[RowScores], names: Sequence[str]) -> list[str]:
     """The settings of each row; rows that are otherwise equal (other prompts or documents) have fingerprints, those of
     external results dates."""
-    texts = settings_texts([[(run, question.task) for question, (run, _) in row.items()] for row in grouped])
+    scores = [_scores(row) for row in grouped]
+    texts = settings_texts([[(run, task) for task, run, _ in row] for row in scores])
     labels = list(zip(names, texts, strict=True))
-    for at, row in enumerate(grouped):
+    for at, row in enumerate(scores):
         if labels.count(labels[at]) > 1:
-            known = dict.fromkeys(score.fingerprint[:8] for _, score in row.values() if score.fingerprint != UNKNOWN)
+            known = dict.fromkeys(score.fingerprint[:8] for *_, score in row if score.fingerprint != UNKNOWN)
             difference = (
-                f"fingerprint {'+'.join(known)}" if known else f"of {min(run.created for run, _ in row.values())[:19]}"
+                f"fingerprint {'+'.join(known)}" if known else f"of {min(run.created for _, run, _ in row)[:19]}"
             )
             texts[at] = ", ".join(filter(None, [texts[at], difference]))
     return texts

@@ -131,7 +131,7 @@ def _limitations(run: Run) -> Iterator[str]:
     """Notes that belong to every score of the run: failed documents, execution of generated code."""
     block = run.require_block()
     if run.is_external:
-        yield unknown_text(run).removeprefix(f"{run.name} is ")
+        yield unknown_text(run)
         yield from (*block.notes, *(f"left out: {reason}" for reason in run.left_out))
     if block.failures:
         first = block.failures[0]

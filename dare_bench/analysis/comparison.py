@@ -7,7 +7,7 @@ prompts and answers are read on request (:meth:`RunComparison.documents`).
 from __future__ import annotations
 
 import statistics
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
@@ -128,13 +128,18 @@ class RunComparison:
         """A comparison's task, and its runs where there are more than two."""
         return item.task if len(self.runs) == 2 else f"{item.task}, {letter(item.first)} to {letter(item.second)}"
 
-    def warning_lines(self, *, settings: bool = False) -> list[str]:
-        """Each warning once, with the comparisons that it concerns unless it concerns all. ``settings``: also the
-        settings that differ."""
+    def warning_lines(self) -> list[str]:
+        """Each warning once, with the comparisons that it concerns unless it concerns all."""
+        return self._once((item, text) for item in self.items for text in item.warnings)
+
+    def settings_lines(self) -> list[str]:
+        """Each text about settings that differ once, in the same way."""
+        return self._once((item, item.settings_text) for item in self.items if item.settings_text)
+
+    def _once(self, texts: Iterable[tuple[ScoreComparison, str]]) -> list[str]:
         items_of: dict[str, list[ScoreComparison]] = {}
-        for item in self.items:
-            for text in filter(None, (*item.warnings, item.settings_text if settings else "")):
-                items_of.setdefault(text, []).append(item)
+        for item, text in texts:
+            items_of.setdefault(text, []).append(item)
         return [
             text if len(items) == len(self.items) else f"{'; '.join(map(self.title, items))}: {text}"
             for text, items in items_of.items()
@@ -211,16 +216,20 @@ def compare(
 
 
 def _with_tasks(runs: Sequence[Run], tasks: Sequence[str]) -> tuple[list[Run], list[str]]:
-    """The runs that have one of the tasks, and for each other run that it is left out."""
+    """The runs that have one of the tasks, and for each run what it lacks."""
     known = set().union(*map(_tasks_of, runs))
     for task in tasks:
         if task not in known:
             raise unknown("task", task, known)
-    kept = [run for run in runs if not _tasks_of(run).isdisjoint(tasks)]
-    names = " or ".join(tasks)
+    lacking = {run: [task for task in tasks if task not in _tasks_of(run)] for run in runs}
+    kept = [run for run in runs if len(lacking[run]) < len(tasks)]
     if len(kept) < 2:
-        raise UsageError(f"compare needs two runs with {names}, but only {kept[0].name} has it")
-    return kept, [f"{run.name} is left out: it has no {names}" for run in runs if run not in kept]
+        raise UsageError(f"compare needs two runs with {' or '.join(tasks)}, but only {kept[0].name} has it")
+    return kept, [
+        f"{run.name} {'has no' if run in kept else 'is left out: it has no'} {' or '.join(names)}"
+        for run, names in lacking.items()
+        if names
+    ]
 
 
 def _tasks_of(run: Run) -> set[str]:
@@ -228,24 +237,12 @@ def _tasks_of(run: Run) -> set[str]:
     return {*run.tasks, *(score.task for score in run.scores())}
 
 
-def _in_both(comparison: RunComparison, a: int, b: int, tasks: Sequence[str]) -> Iterator[str]:
-    """The tasks that both runs have; what only one has is left out."""
-    names = [comparison.names[a], comparison.names[b]]
-    known = [_tasks_of(comparison.runs[at]) for at in (a, b)]
-    for task in tasks:
-        has = [name for name, of_run in zip(names, known, strict=True) if task in of_run]
-        if len(has) == 2:
-            yield task
-        elif has:
-            other = names[has[0] == names[0]]
-            comparison.left_out.append(f"{task}: only {has[0]} has it, not {other}")
-
-
 def _pairings(
     comparison: RunComparison, a: int, b: int, tasks: Sequence[str] | None, key: str | None
 ) -> Iterator[Pairing]:
     first, second, names = comparison.runs[a], comparison.runs[b], comparison.names
-    queue = list(_in_both(comparison, a, b, tasks)) if tasks else _shared_tasks(comparison, a, b)
+    both = _tasks_of(first) & _tasks_of(second)
+    queue = [task for task in tasks if task in both] if tasks else _shared_tasks(comparison, a, b)
     while queue:
         task = queue.pop(0)
         score_key = key if tasks else _shared_key(first, second, task, key)
@@ -346,14 +343,14 @@ def _warnings(first: Run, second: Run, pairing: Pairing) -> Iterator[str]:
     """What weakens a comparison without preventing it."""
     for run in (first, second):
         if run.is_external:
-            yield unknown_text(run)
+            yield f"{run.name} is {unknown_text(run)}"
         elif (failed := run.failed_documents(pairing.task)) or run.status != "complete":
             text = f"{no_answer(failed)} left out" if failed else "documents are missing"
-            yield f"{run.run_id} is {run.status}: {text}"
+            yield f"{run.name} is {run.status}: {text}"
     if pairing.only_first or pairing.only_second:
         yield (
-            f"not the same documents: the {len(pairing.ids)} common ones are compared, {pairing.only_first} are only"
-            f" in the first, {pairing.only_second} only in the second"
+            f"not the same documents: in both {len(pairing.ids)} (compared), only in the first {pairing.only_first},"
+            f" only in the second {pairing.only_second}"
         )
     environments = []
     for run in (first, second):
@@ -361,12 +358,12 @@ def _warnings(first: Run, second: Run, pairing: Pairing) -> Iterator[str]:
         if not run.is_external:
             environments.append(block.environment.model_dump())
         if text := several(block.programs):
-            yield f"{run.run_id} was {text}"
+            yield f"{run.name} was {text}"
         if run.results_edited:
-            yield f"{run.run_id}: the results file was changed after the run"
+            yield f"{run.name}: the results file was changed after the run"
         for task in members(run.results, pairing.task):
             if run.edited(task):
-                yield f"{run.run_id}: the samples of {task} were changed after the run"
+                yield f"{run.name}: the samples of {task} were changed after the run"
     if "family" in pairing.differences:
         yield (
             "{} and {} are two families with different decoding settings; only settings that both have are"

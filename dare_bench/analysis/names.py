@@ -50,12 +50,11 @@ def run_names(runs: Sequence[Run]) -> list[str]:
 
 
 def unknown_text(run: Run) -> str:
-    """What an external result does not record, as one line."""
+    """Who wrote an external result and what it does not record: "external, written by ..."."""
     harness = run.require_block().harness
     version = "" if harness.version == UNKNOWN else f" {harness.version}"
     return (
-        f"{run.name} is external, written by the command-line tool of {harness.name}{version}; not recorded:"
-        f" {', '.join(run.unknown)}"
+        f"external, written by the command-line tool of {harness.name}{version}; not recorded: {', '.join(run.unknown)}"
     )
 
 

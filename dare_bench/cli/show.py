@@ -9,7 +9,7 @@ import typer
 from dare_bench.analysis.names import unknown_text
 from dare_bench.analysis.unmasking import Fold, Unmasking, folded
 from dare_bench.cli.plain import echo_json, plain_console, plain_table
-from dare_bench.cli.runs import RUN_HELP, run_path
+from dare_bench.cli.runs import RUN_HELP, open_one
 from dare_bench.errors import RunError, UsageError, unknown
 from dare_bench.runs.text import visible
 
@@ -36,9 +36,8 @@ def show(
 
     Prints the answer, the score, the unmasking order in color, and the exact prompt."""
     from dare_bench.analysis.document_view import document_view
-    from dare_bench.analysis.opening import open_run
 
-    opened = open_run(run_path(run))
+    opened = open_one(run)
     document = _find(opened, task, doc)
     view = document_view(document)
     if json:
@@ -60,7 +59,7 @@ def _find(run: Run, task: str | None, doc: str | None) -> Document:
     """
     block = run.require_block()
     if task is not None and task not in run.tasks:
-        raise unknown("task", task, run.tasks, place=run.run_id)
+        raise unknown("task", task, run.tasks, place=run.name)
     tasks = [task] if task is not None else run.tasks
     indexes = [index for index in map(run.index, tasks) if index is not None]
     for index in indexes:
@@ -80,7 +79,7 @@ def _find(run: Run, task: str | None, doc: str | None) -> Document:
 def _print_scores(console: Console, run: Run) -> None:
     _print(console, f"{run.model} · {run.name} · {run.status_text}", "bold")
     if run.is_external:
-        _print(console, unknown_text(run).removeprefix(f"{run.name} is "), "dim")
+        _print(console, unknown_text(run), "dim")
     rows = [
         (score.task, score.metric, score.filter, score.text, score.interval, score.n_text, score.exactness)
         for score in run.scores()

@@ -25,7 +25,9 @@ _NAME = re.compile(r"(?P<stem>.+)_(?P<date>\d{4}-\d\d-\d\dT\d\d-\d\d-\d\d(?:\.\d
 _TABLES = ("results", "groups", "group_subtasks", "configs", "versions", "higher_is_better", "config")
 _FACTS = ("chat_template", "chat_template_sha", "system_instruction", "fewshot_as_multiturn", "max_length")
 _MODEL_ARGS = ("pretrained", "model", "path", "engine", "peft", "delta")
-"""Model arguments that name the model; all others are settings."""
+"""Model arguments that name the model."""
+_NO_SETTINGS = (*_MODEL_ARGS, "dtype", "device", "trust_remote_code")
+"""Model arguments that are recorded elsewhere or change no answer; all others are settings."""
 _SEEDS = ("random_seed", "numpy_seed", "torch_seed", "fewshot_seed")
 _KEPT_NAME = 180
 
@@ -86,7 +88,8 @@ def _block(path: Path, date: str, raw: Mapping[str, Any], results: Mapping[str, 
     config = raw["config"]
     args = _arguments(config.get("model_args"))
     of_args = next((args[name] for name in _MODEL_ARGS if args.get(name)), None)
-    name = without_folders(str(raw.get("model_name") or of_args or config.get("model") or UNKNOWN))
+    named = raw.get("model_name") or of_args
+    name = without_folders(str(named or config.get("model") or UNKNOWN))
     seeds = tuple(config.get(seed) for seed in _SEEDS)
     limit = config.get("limit")
     parameters = config.get("model_num_parameters")
@@ -96,7 +99,7 @@ def _block(path: Path, date: str, raw: Mapping[str, Any], results: Mapping[str, 
         "created": _moment(date),
         "model": {
             "name": name,
-            "path": _text(args.get("pretrained")),
+            "path": _text(of_args or named),
             "family": UNKNOWN,
             "content_hash": f"revision {config['model_sha']}" if config.get("model_sha") else UNKNOWN,
             "adapter": _text(args.get("peft")),
@@ -107,7 +110,7 @@ def _block(path: Path, date: str, raw: Mapping[str, Any], results: Mapping[str, 
         "tasks": {task: _task(path, task, raw, limit) for task in _leaves(results)},
         "seeds": seeds if all(type(seed) is int for seed in seeds) else None,
         "limit": int(limit) if isinstance(limit, float) and limit.is_integer() else limit,
-        "decoding_requested": {k: v for k, v in args.items() if k not in _MODEL_ARGS}
+        "decoding_requested": {k: v for k, v in args.items() if k not in _NO_SETTINGS}
         | _arguments(config.get("gen_kwargs")),
     }
 

@@ -130,7 +130,7 @@ def test_runs_without_the_chosen_task_are_left_out(tmp_path: Path, capsys: Out) 
     assert [run["run_id"] for run in record["runs"]] == ["a", "b"]
     compare([*_two(tmp_path), lacking], task="s,other", json=True)
     record = json.loads(capsys.readouterr().out)
-    assert record["not_compared"] == ["s: only a has it, not lacking", "other: only lacking has it, not a"]
+    assert record["not_compared"] == ["a has no other", "b has no other", "lacking has no s"]
     assert [item["task"] for item in record["comparisons"]] == ["s"]
     with pytest.raises(UsageError, match="two runs with other, but only lacking has it"):
         compare([lacking, *_two(tmp_path)], task="other")

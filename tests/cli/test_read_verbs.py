@@ -107,8 +107,17 @@ def test_show_names_what_is_wrong(tmp_path: Path, asked: dict[str, str], error: 
 def test_show_of_a_folder_of_runs_names_them(tmp_path: Path) -> None:
     for name in "abcd":
         make_run(tmp_path, name)
-    with pytest.raises(RunError, match=r"contains no run.* it contains 4 runs, give one of them: a, b, c and 1"):
+    with pytest.raises(UsageError, match=r"contains 4 runs; give one of them: .*/a, .*/b, .*/c and 1 more"):
         show(str(tmp_path))
+
+
+def test_show_takes_the_folder_of_one_run_and_names_a_result_by_its_path(tmp_path: Path, capsys: Out) -> None:
+    make_run(tmp_path / "own")
+    show(str(tmp_path / "own"))
+    assert "dare_sudoku · document 0" in capsys.readouterr().out
+    shutil.copytree(DATA / "lm-eval" / "tiny-llada", tmp_path / "hf" / "tiny-llada")
+    with pytest.raises(UnknownNameError, match=r"in .*/hf/tiny-llada/results_.*json"):
+        show(str(tmp_path / "hf"), task="nope")
 
 
 def test_show_without_samples(tmp_path: Path) -> None:

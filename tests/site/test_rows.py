@@ -36,7 +36,7 @@ def test_what_differs_keeps_runs_apart(tmp_path: Path) -> None:
     make_run(tmp_path, "a", tasks={"a": 0.5})
     for name, change in {
         "other-content": {"model__content_hash": "sha256:" + "cd" * 32},
-        "other-name": {"model__name": "other"},
+        "other-name": {"model__name": "other", "spec": {"model": "other"}},
         "adapter": {"model__adapter_hash": "sha256:" + "ef" * 32},
         "dtype": {"model__dtype": "bfloat16"},
         "seeds": {"seeds": [1, 1, 1, 1]},

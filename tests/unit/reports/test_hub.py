@@ -9,10 +9,12 @@ from typing import Any
 
 import pytest
 import yaml
+from hostile_external import DATA
 from huggingface_hub import EvalResult, ModelCard, parse_eval_result_entries
 from huggingface_hub.repocard_data import model_index_to_eval_results
 from run_factory import make_run
 
+from dare_bench.analysis.opening import open_run
 from dare_bench.errors import DataError, RunError, UnknownNameError, UsageError
 from dare_bench.reports.hub import HubDataset, HubResult, card_result, entry_file, parse_datasets, results_of
 from dare_bench.reports.hub_card import with_results
@@ -52,6 +54,11 @@ def test_an_entry_has_what_the_hub_needs_and_the_rest_in_its_notes(tmp_path: Pat
     assert {"0-shot", "sampler exactness tier E1", "lm-eval 0.4.13, dare-bench 0.1.0"} <= set(reported)
     assert f"settings fingerprint {result.score.fingerprint}" in (entry.notes or "")
     assert result.path == f".eval_results/gsm8k-{result.score.fingerprint[:8]}.yaml"
+
+
+def test_the_notes_of_an_external_result_have_no_path_of_the_machine() -> None:
+    result = only(open_run(DATA / "lm-eval" / "tiny-llada"), "dare_sudoku=me/sudoku", allow_partial=True)
+    assert "external, written by the command-line tool of lm-eval" in result.notes and str(DATA) not in result.notes
 
 
 def test_fractions_and_scores_that_are_no_shares_stay_as_they_are(tmp_path: Path) -> None:

@@ -317,10 +317,10 @@ def test_one_model_is_one_row_whatever_asked_it(tmp_path: Path) -> None:
         row.name: {column.name: cell.score.value for column, cell in zip(built.columns, row.cells, strict=True) if cell}
         for row in built.rows
     }
-    assert shown["other"] == {"gsm8k (0-shot, lm-eval)": 0.2}
+    assert shown["other"] == {"gsm8k (0-shot)": 0.2}
     assert shown["tiny-llada"] == {
         "dare_sudoku (native)": 0.5, "dare_sudoku (external)": 1.0, "dare_arithmetic": 1.0, "math": 0.7, "mmlu": 0.3,
-        "arc": 0.4, "gsm8k (0-shot, lm-eval)": 0.4, "gsm8k (5-shot, lm-eval)": 0.7, "gsm8k (opencompass)": 0.0,
+        "arc": 0.4, "gsm8k (0-shot)": 0.4, "gsm8k (5-shot)": 0.7, "gsm8k (examples not recorded)": 0.0,
         "ARC-c": 0.0, "gsm8k-twice": 0.0,
     }  # fmt: skip
 
@@ -340,6 +340,56 @@ def test_a_server_with_other_settings_is_another_row(tmp_path: Path, facts: dict
     assert len(table(own, served).rows) == 1
     alter(served, **facts)
     assert len(table(own, served).rows) == 2
+
+
+def _external(folder: Path, pretrained: str, task: str, gen_kwargs: dict[str, Any] | None = None) -> Path:
+    """One task's result of lm-eval's own command."""
+    shutil.copytree(DATA / "lm-eval" / "tiny-llada", folder)
+    (file,) = folder.glob("results_*.json")
+    whole = json.loads(file.read_text())
+    for table in ("results", "group_subtasks", "n-samples"):
+        whole[table] = {task: whole[table][task]} if task in whole[table] else {}
+    whole["model_name"] = whole["config"]["model_args"]["pretrained"] = pretrained
+    whole["config"]["gen_kwargs"] = gen_kwargs or {}
+    file.write_text(json.dumps(whole))
+    return folder
+
+
+@pytest.mark.parametrize(
+    ("first", "second", "rows"),
+    [
+        ("/exp/a/checkpoint-500", "/exp/b/checkpoint-500", 2), ("/exp/a/checkpoint-500", "/exp/a/checkpoint-500", 1),
+        ("./checkpoint-500", "./checkpoint-500", 2), ("checkpoint-500", "checkpoint-500", 2),
+        ("org/model", "org/model", 1), ("org/model", "gro/model", 2), ("tiny-llada", "tiny-llada", 1),
+    ],
+)  # fmt: skip
+def test_external_results_of_one_model_are_those_that_name_one_checkpoint(
+    tmp_path: Path, first: str, second: str, rows: int
+) -> None:
+    """A relative path, or a bare name that is not bundled, is another checkpoint in another folder."""
+    _external(tmp_path / "a", first, "dare_sudoku")
+    _external(tmp_path / "b", second, "dare_arithmetic")
+    table = score_table(find_runs(tmp_path))
+    assert len(table.rows) == len({row.name for row in table.rows}) == rows
+    assert "/exp" not in render(table)
+
+
+def test_a_checkpoint_elsewhere_is_not_the_bundled_one_of_its_name(tmp_path: Path) -> None:
+    make_run(tmp_path, tasks={"u": 0.5})
+    _external(tmp_path / "external", "/other/place/tiny-llada", "dare_sudoku")
+    assert len({row.name for row in score_table(find_runs(tmp_path)).rows}) == 2
+
+
+def test_external_results_with_other_settings_are_two_rows_of_one_name(tmp_path: Path) -> None:
+    make_run(tmp_path, tasks={"u": 0.5})
+    _external(tmp_path / "a", "tiny-llada", "dare_sudoku", {"steps": "8"})
+    _external(tmp_path / "b", "tiny-llada", "dare_arithmetic", {"steps": "4"})
+    make_run(tmp_path, "eight", tasks={"v": 0.5}, decoding={"steps": 8})
+    table = score_table(find_runs(tmp_path))
+    assert sorted((row.settings, sum(cell is not None for cell in row.cells)) for row in table.rows) == [
+        ("steps 16", 1), ("steps 4", 1), ("steps 8", 2),
+    ]  # fmt: skip
+    assert len({row.name for row in table.rows}) == 1
 
 
 def test_two_results_of_one_question_are_two_rows_of_one_name() -> None:

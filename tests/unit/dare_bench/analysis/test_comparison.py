@@ -151,7 +151,7 @@ def test_warnings(tmp_path: Path) -> None:
     (item,) = compare([_edit(a, lambda results: results.update(higher_is_better={})), _edit(b, change)]).items
     assert item.warnings == (
         "b is incomplete: 2 documents have no answer and are left out",
-        "not the same documents: the 50 common ones are compared, 10 are only in the first, 0 only in the second",
+        "not the same documents: in both 50 (compared), only in the first 10, only in the second 0",
         "the environments differ: torch (2.13.0 and 3.0)",
         "the direction of exact_match,none is not recorded: higher is assumed to be better",
     )
@@ -172,10 +172,10 @@ def test_of_two_families_only_settings_that_both_have_are_compared(tmp_path: Pat
             task["decoding"]["alg"] = task["decoding"].pop("remasking")
 
     built = compare([a, _edit(b, dream)])
-    assert built.warning_lines(settings=True) == [
-        "llada and dream are two families with different decoding settings; only settings that both have are compared",
-        "settings differ: gen_length (16 and 32)",
+    assert built.warning_lines() == [
+        "llada and dream are two families with different decoding settings; only settings that both have are compared"
     ]
+    assert built.settings_lines() == ["settings differ: gen_length (16 and 32)"]
     assert set(built.items[0].settings) == {"checkpoint", "family", "gen_length"}
 
 

@@ -48,8 +48,8 @@ _FIRST_WAIT, _LONGEST_WAIT = 0.5, 30.0
 
 class HttpSettings(EngineSettings):
     """How a server is reached. ``timeout``: seconds without any part of an answer before it counts as lost, waiting in
-    the server's queue included. ``deadline``: seconds that a whole answer may take, retries included. ``tokenizer``: a
-    folder or hub id; prompts are then sent as token ids."""
+    the server's queue included. ``deadline``: seconds that a whole answer or fact may take, retries included.
+    ``tokenizer``: a folder or hub id; prompts are then sent as token ids."""
 
     timeout: float = Field(default=600.0, gt=0)
     deadline: float = Field(default=3600.0, gt=0)

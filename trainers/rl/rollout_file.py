@@ -100,7 +100,8 @@ def read_rollout(folder: Path, rollouts: Rollouts) -> Rollout | None:
 
 
 def _limit(rollouts: Rollouts) -> int:
-    """The maximum size of the file in bytes. A prediction has up to two numbers for each token of the canvas."""
+    """The maximum size of the file in bytes. A prediction has up to two numbers for each token of the canvas, and
+    old values of them."""
     method, (least, token, number) = rollouts.method, MAX_FILE
     numbers = (1 + method.predictions_each) * (2 + rollouts.later) * method.completion_length
     return least + rollouts.count * (token * method.spec.context_limit + number * numbers)

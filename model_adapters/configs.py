@@ -25,6 +25,7 @@ Share = Annotated[float, Field(gt=0, le=1, description="a number above 0, at mos
 _SUPPORTED: dict[str, tuple[Any, ...]] = {"hidden_act": ("silu",), "rope_scaling": (None,)}
 """The only values that any :class:`StandardConfig` may have."""
 _UNKNOWN_THETA = 10000.0
+"""What transformers 5.0 writes for the theta of a class that it does not know."""
 _WORDS = {bool: "true or false", int: "a whole number", float: "a finite number", str: "a text"}
 
 
@@ -57,8 +58,8 @@ class PublishedConfig(PreTrainedConfig):
 def _without_ropes(raw: Mapping[str, Any], name: str) -> dict[str, Any]:
     """A config.json with its theta and rotated share at the top level, as transformers 4 writes them.
 
-    transformers 5.0 writes 10000.0 into ``rope_parameters`` for the theta of a class that it does not know; the
-    published networks read the one at the top level.
+    Of a file by transformers 5, a theta of :data:`_UNKNOWN_THETA` in ``rope_parameters`` gives way to the one at the
+    top level, which the published networks read.
 
     Raises:
         CheckpointError: scaled positions, no theta, or two values of one of them.

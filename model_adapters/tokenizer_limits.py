@@ -97,6 +97,7 @@ def _longest_entry(table: str) -> int:
     unit_U = np.frombuffer(raw[4:end], "<u4")  # of Darts-clone: an offset, a label, and flags; or a value
     below_U = np.arange(len(unit_U)) ^ (unit_U >> 10 << ((unit_U & 1 << 9) >> 6))
     inner_U = unit_U >> 31 == 0
+    inner_U[0] = True  # the root is never read as a value
     if (below_U[inner_U] >= len(unit_U)).any():
         raise ValueError("the trie of its precompiled_charsmap leads out of itself")
     begins = unit_U[below_U[inner_U & (unit_U >> 8 & 1 == 1)]] & (1 << 31) - 1

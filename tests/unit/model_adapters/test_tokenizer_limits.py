@@ -81,6 +81,7 @@ REFUSED = {
     ),
     "a table with half a trie": ({"normalizer": table(units=[0] * 255)}, "ends at byte 1024 of 1024"),
     "a trie that leads out": ({"normalizer": table("b", units=[256 << 10] * 256)}, "leads out of itself"),
+    "a root that leads out": ({"normalizer": table("b", units=[3 << 30] + [0] * 255)}, "leads out of itself"),
     "a trie that leads too far": ({"normalizer": table("b", units=trie(3))}, "leads out of its texts"),
     "a part at which the library panics": (
         {"normalizer": {"type": "Precompiled", "precompiled_charsmap": 5}}, "its tokenizer does not open (",

@@ -77,7 +77,7 @@ def refuse_gguf(path: Path) -> None:
     raise CheckpointError(
         f"{file}: a GGUF file for llama.cpp, of the architecture {architecture!r}; give the model's published Hugging "
         "Face folder, as a diffusion model needs. An autoregressive model that transformers can read (with pip install "
-        f'gguf) is converted into the folder {folder!r} by: python -c "{quoted}"'
+        f'gguf) is converted into the folder {folder!r} by: python -P -c "{quoted}"'
     )
 
 

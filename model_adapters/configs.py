@@ -8,7 +8,7 @@ from functools import cache
 from inspect import get_annotations
 from typing import Annotated, Any, ClassVar, get_args, get_origin
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, create_model
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, create_model, model_validator
 from transformers import PreTrainedConfig
 
 from dare_bench.errors import CheckpointError
@@ -24,6 +24,8 @@ Share = Annotated[float, Field(gt=0, le=1, description="a number above 0, at mos
 """Types of fields; a configuration class is the schema of its family's config.json."""
 _SUPPORTED: dict[str, tuple[Any, ...]] = {"hidden_act": ("silu",), "rope_scaling": (None,)}
 """The only values that any :class:`StandardConfig` may have."""
+_UNKNOWN_THETA = 10000.0
+"""What transformers 5.0 writes for the theta of a class that it does not know."""
 _WORDS = {bool: "true or false", int: "a whole number", float: "a finite number", str: "a text"}
 
 
@@ -38,6 +40,11 @@ class Rope(BaseModel):
     type: str | None = None
     factor: Annotated[float, Field(ge=1, le=1)] = 1
 
+    @model_validator(mode="before")
+    @classmethod
+    def _without_nulls(cls, given: Any) -> Any:
+        return {name: v for name, v in given.items() if v is not None} if isinstance(given, dict) else given
+
 
 class PublishedConfig(PreTrainedConfig):
     """A configuration whose file may be written by transformers 4 or 5. It has, and saves, the fields that both read:
@@ -51,6 +58,9 @@ class PublishedConfig(PreTrainedConfig):
 def _without_ropes(raw: Mapping[str, Any], name: str) -> dict[str, Any]:
     """A config.json with its theta and rotated share at the top level, as transformers 4 writes them.
 
+    Of a file by transformers 5, a theta of :data:`_UNKNOWN_THETA` in ``rope_parameters`` gives way to the one at the
+    top level, which the published networks read.
+
     Raises:
         CheckpointError: scaled positions, no theta, or two values of one of them.
     """
@@ -58,11 +68,14 @@ def _without_ropes(raw: Mapping[str, Any], name: str) -> dict[str, Any]:
     flat = {field: value for field, value in raw.items() if field not in fields}
     for field in (field for field in fields if raw.get(field) is not None):
         rope = _rope(raw[field], f"{name} config has {field}={shown(raw[field])}")
+        by_5 = field == "rope_parameters" and str(raw.get("transformers_version")).startswith("5.")
+        if by_5 and rope.get("rope_theta") == _UNKNOWN_THETA and flat.get("rope_theta") is not None:
+            del rope["rope_theta"]
         for key, value in rope.items():
             if flat.get(key) not in (None, value):
                 raise CheckpointError(
-                    f"{name} config has {key}={shown(flat[key])}, and {key}={value} in {field}, where transformers 5.0 "
-                    "writes 10000.0 for a theta that it does not know; keep the one that the weights were trained with"
+                    f"{name} config has {key}={shown(flat[key])}, and {key}={value} in {field}; keep the one that the "
+                    "weights were trained with"
                 )
         flat |= rope
         if flat.get("rope_theta") is None:
@@ -71,8 +84,16 @@ def _without_ropes(raw: Mapping[str, Any], name: str) -> dict[str, Any]:
 
 
 def _rope(given: Any, seen: str) -> dict[str, float]:
-    """Theta and share, where rotary positions name them; raises CheckpointError with what was ``seen``."""
-    entry = given.get("full_attention", given) if isinstance(given, dict) else given
+    """Theta and share, where rotary positions name them; raises CheckpointError with what was ``seen``. They may be
+    given for each kind of layer, and are then equal, as the network has one kind."""
+    by_kind = isinstance(given, dict) and given and all(isinstance(entry, dict) for entry in given.values())
+    ropes = [_entry(entry, seen) for entry in (given.values() if by_kind else [given])]
+    if any(rope != ropes[0] for rope in ropes):
+        raise CheckpointError(f"{seen}; supported are rotary positions that are equal for all kinds of layers")
+    return ropes[0]
+
+
+def _entry(entry: Any, seen: str) -> dict[str, float]:
     kind = (entry.get("rope_type") or entry.get("type")) if isinstance(entry, dict) else None
     try:
         if kind in (None, "default"):

@@ -41,9 +41,10 @@ def open_tokenizer(path: Path, vocab: int) -> Any | None:
 
             tokenizer = AutoTokenizer.from_pretrained(str(path), trust_remote_code=False)
         name_mask(tokenizer, mask_id)
-    except CheckpointError:
-        raise
-    except Exception as error:
+    except BaseException as error:
+        panicked = type(error).__name__ == "PanicException"  # of Rust; no Exception
+        if isinstance(error, CheckpointError) or not (isinstance(error, Exception) or panicked):
+            raise
         raise CheckpointError(
             f"{path}: its tokenizer does not open ({first_line(error)}); fetch its files again"
         ) from error

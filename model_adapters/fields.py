@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Annotated, Any
 
 from pydantic import BeforeValidator, Field, ValidationError
 
 from dare_bench.config import not_valid, reason
-from dare_bench.errors import DecodingError, suggestion
+from dare_bench.errors import DecodingError, closest
 from dare_bench.types import Decoding, ModelSpec
 
 MAX_COUNT = 65_536
@@ -34,10 +34,7 @@ def resolve_fields(
     fields = without_aliases(kind, fields)
     for field in fields:
         if field not in known:
-            raise DecodingError(
-                f"{spec.family} has no decoding field {field!r}{suggestion(field, known)}; "
-                f"it has {', '.join(sorted(known))}"
-            )
+            raise unknown_field(spec.family, field, known)
     given = {k: v for k, v in fields.items() if v is not None}
     own: list[str] = sorted(getattr(kind, "own_strategy", frozenset()) & given.keys())
     if "strategy" in given and own:
@@ -56,6 +53,14 @@ def resolve_fields(
         raise DecodingError(first_error(error)) from error
     _check_ids(decoding, spec)
     return decoding
+
+
+def unknown_field(of: str, name: str, known: Iterable[str]) -> DecodingError:
+    """The refusal of a name that is no decoding field ``of`` a family or engine."""
+    names = sorted(known)
+    near = closest(name, names)
+    hint = f"closest: {', '.join(near)}; " if near else ""
+    return DecodingError(f"{of} has no decoding field {name!r}; {hint}it has {', '.join(names)}")
 
 
 def without_aliases(kind: type[Decoding], fields: Mapping[str, Any]) -> dict[str, Any]:

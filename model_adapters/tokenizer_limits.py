@@ -7,6 +7,8 @@ import base64
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from dare_bench.errors import CheckpointError
 from dare_bench.model_adapters.checkpoint import read_object
 
@@ -82,6 +84,23 @@ def _growth(part: Any) -> int:
 
 
 def _longest_entry(table: str) -> int:
-    """The longest text in SentencePiece's table of characters: a trie's length, the trie, and texts that end with 0."""
-    raw = base64.b64decode(table)
-    return max(map(len, raw[4 + int.from_bytes(raw[:4], "little") :].split(b"\0")))
+    """The longest text in SentencePiece's table of characters: a trie's length, the trie, and texts that end with 0.
+
+    Raises:
+        ValueError: an index leads out of the trie or the texts, at which the library that reads them would abort.
+    """
+    raw = base64.b64decode(table, validate=True)
+    end = 4 + int.from_bytes(raw[:4], "little")
+    texts = raw[end:]
+    if end > len(raw) or end % 1024 != 4 or end == 4:
+        raise ValueError(f"the trie of its precompiled_charsmap ends at byte {end} of {len(raw)}")
+    unit_U = np.frombuffer(raw[4:end], "<u4")  # of Darts-clone: an offset, a label, and flags; or a value
+    below_U = np.arange(len(unit_U)) ^ (unit_U >> 10 << ((unit_U & 1 << 9) >> 6))
+    inner_U = unit_U >> 31 == 0
+    inner_U[0] = True  # the root is never read as a value
+    if (below_U[inner_U] >= len(unit_U)).any():
+        raise ValueError("the trie of its precompiled_charsmap leads out of itself")
+    begins = unit_U[below_U[inner_U & (unit_U >> 8 & 1 == 1)]] & (1 << 31) - 1
+    if not np.isin(begins, [0, *(np.flatnonzero(np.frombuffer(texts, "u1") == 0) + 1)]).all():
+        raise ValueError("the trie of its precompiled_charsmap leads out of its texts")
+    return max(map(len, texts.split(b"\0")))

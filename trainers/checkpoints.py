@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import torch
-from pydantic import BaseModel, ConfigDict, FailFast, Field, TypeAdapter, ValidationError
+from pydantic import BaseModel, ConfigDict, FailFast, Field, FiniteFloat, TypeAdapter, ValidationError
 from safetensors import SafetensorError
 from transformers import TrainerState
 
@@ -35,7 +35,7 @@ _FOLDER = re.compile(r"checkpoint-(\d+)$")
 _READ_ERRORS = (
     CheckpointError, OSError, RuntimeError, ValueError, TypeError, KeyError, EOFError, pickle.UnpicklingError,
 )  # fmt: skip
-_SUMS = TypeAdapter(dict[str, tuple[float, float]])
+_SUMS = TypeAdapter(dict[str, tuple[FiniteFloat, FiniteFloat]])
 _FULL = 1 << 20
 """Free bytes below which a failed write is explained by a full disk."""
 

@@ -11,7 +11,8 @@ from typing import Any, ClassVar, NoReturn
 from pydantic import BaseModel, ConfigDict, ValidationError
 
 from dare_bench.config import one_line
-from dare_bench.errors import CheckpointError, DecodingError, SaveError, UsageError, suggestion
+from dare_bench.errors import CheckpointError, DecodingError, SaveError, UsageError
+from dare_bench.model_adapters.fields import unknown_field
 from dare_bench.protocols import AdapterSettings, LoadedModel
 from dare_bench.types import Capabilities, Decoding, LoopStats, Request, Sample
 
@@ -127,10 +128,7 @@ def refuse_unknown(engine: str, names: Iterable[str], kind: type[Decoding], refu
     fields = {*kind.model_fields, *kind.aliases}
     for name in names:
         if name not in fields:
-            known = sorted(fields - {*refused})
-            raise DecodingError(
-                f"engine {engine} has no decoding field {name!r}{suggestion(name, known)}; it has {', '.join(known)}"
-            )
+            raise unknown_field(f"engine {engine}", name, fields - {*refused})
 
 
 def cannot_honor(engine: str, name: str, value: Any, why: str) -> DecodingError:

@@ -48,8 +48,8 @@ _FIRST_WAIT, _LONGEST_WAIT = 0.5, 30.0
 
 class HttpSettings(EngineSettings):
     """How a server is reached. ``timeout``: seconds without any part of an answer before it counts as lost, waiting in
-    the server's queue included. ``deadline``: seconds that a whole answer may take, retries included. ``tokenizer``: a
-    folder or hub id; prompts are then sent as token ids."""
+    the server's queue included. ``deadline``: seconds that a whole answer or fact may take, retries included.
+    ``tokenizer``: a folder or hub id; prompts are then sent as token ids."""
 
     timeout: float = Field(default=600.0, gt=0)
     deadline: float = Field(default=3600.0, gt=0)
@@ -181,16 +181,20 @@ class Server:
             raise EngineError(f"{self}{path}: {problem}; is it the server of another --engine?") from error
 
     async def _fact(self, method: str, path: str, within: float, body: Any) -> bytes | None:
-        async with self.client() as client:
-            async for attempt in self._attempts():
-                with attempt, _deadline(LostAnswer, within):
-                    async with self._exchange(client, method, path, body) as response:
-                        if response.status_code == 404:
-                            return None
-                        if response.is_error:
-                            raise self._closed(response.status_code) or RefusedRequest(await _refusal(response))
-                        return b"".join([part async for part in _parts(response, _MAX_FACT)])
+        with _deadline(RefusedRequest, self.settings.deadline, "deadline="):
+            async with self.client() as client:
+                async for attempt in self._attempts():
+                    with attempt, _deadline(RefusedRequest, within):
+                        return await self._attempted_fact(client, method, path, body)
         raise AssertionError("tenacity raises the last error")
+
+    async def _attempted_fact(self, client: httpx.AsyncClient, method: str, path: str, body: Any) -> bytes | None:
+        async with self._exchange(client, method, path, body) as response:
+            if response.status_code == 404:
+                return None
+            if response.is_error:
+                raise self._closed(response.status_code) or RefusedRequest(await _refusal(response))
+            return b"".join([part async for part in _parts(response, _MAX_FACT)])
 
     @asynccontextmanager
     async def _exchange(

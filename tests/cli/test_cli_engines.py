@@ -76,6 +76,7 @@ def test_one_line_where_the_server_is_gone_or_settings_do_not_fit(
         (("--tasks", "dare_arithmetic,hellaswag"), "'hellaswag' needs log-likelihoods, which engine openai does not"),
         (("--tasks", "arc_easy", "--engine", "lmdeploy"), "'arc_easy' needs log-likelihoods, which engine lmdeploy"),
         (("--steps", "4"), "engine openai has no decoding field 'steps'"),
+        (("--remasking", "random"), "engine openai has no decoding field 'remasking'; it has "),
         (("--steps", "4", "--engine", "sglang"), "engine sglang cannot honor steps=4: it is fixed when the server"),
         (("--gen-length", "0"), "gen_length=0"),
         (("--text-after-eos", "keep"), "engine openai cannot honor text_after_eos='keep'"),

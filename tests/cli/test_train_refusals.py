@@ -136,6 +136,8 @@ DAMAGE: tuple[tuple[Callable[[Path], object], str], ...] = (
     (_state(stateful_callbacks={}), "TrainerControl' is missing"),
     (_state(best_model_checkpoint="checkpoint-1"), "best_model_checkpoint='checkpoint-1'"),
     (lambda folder: (folder / "unlogged.json").write_text('{"loss": [1]}'), "loss"),
+    (lambda folder: (folder / "unlogged.json").write_text('{"loss": [1e400, 1]}'), r"loss\.0"),
+    (lambda folder: (folder / "unlogged.json").write_text('{"loss": [1, NaN]}'), r"loss\.1"),
 )
 
 

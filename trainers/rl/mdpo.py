@@ -160,6 +160,10 @@ class MDPO(PolicyGradient):
     def looks(self, sampled: int) -> float:
         return float(min(self.options.sample_train_steps, sampled))
 
+    @property
+    def predictions_each(self) -> int:
+        return self.options.sample_train_steps
+
     def units(self, completions: Sequence[Completion], iteration: int, shared_key: int) -> Units:
         return predicted(completions, self.spec.mask)
 

@@ -134,6 +134,11 @@ class PolicyGradient(Method):
         """Units of a completion that are not tokens."""
         return 1
 
+    @property
+    def predictions_each(self) -> int:
+        """Most predictions of a completion that are trained on."""
+        return 0
+
     def looks(self, sampled: int) -> float:
         """Looks at a completion in an optimizer step, for estimates, after ``sampled`` forwards of the sampler."""
         return 1.0

@@ -25,8 +25,9 @@ _LISTS = ("completions", "texts", "rewards", "advantage")
 """Fields of a rollout that have a value for each completion."""
 Values = Annotated[list[FiniteFloat], FailFast()]
 """Validated up to the first value that is none, as are the other lists: a file may hold millions."""
-MAX_FILE = 1 << 20, 2048
-"""Maximum size of the file in bytes, and what each token of a completion adds to it: ids, old values, predictions."""
+MAX_FILE = 1 << 20, 2048, 32
+"""Maximum size of the file in bytes, and what is added to it by each token of a completion, and by each number that
+predictions and old values have for a token."""
 
 
 @dataclass(kw_only=True)
@@ -81,8 +82,7 @@ def read_rollout(folder: Path, rollouts: Rollouts) -> Rollout | None:
         return None
     count, iterations, later = rollouts.count, rollouts.iterations, rollouts.later
     with _reading(folder / FILE):
-        limit = MAX_FILE[0] + MAX_FILE[1] * count * rollouts.method.spec.context_limit
-        raw = parse_json(read_bytes(folder / FILE, TrainingError, limit=limit))
+        raw = parse_json(read_bytes(folder / FILE, TrainingError, limit=_limit(rollouts)))
         parts = _PARTS.validate_python([{**part, "metrics": {}} for part in _FIELDS.validate_python(raw)])
         if not parts or any(len(part.old) != later for part in parts):
             raise ValueError(f"it has no old values of {iterations} inner iterations")
@@ -97,6 +97,14 @@ def read_rollout(folder: Path, rollouts: Rollouts) -> Rollout | None:
         whole = replace(parts[0], old=old, **columns)
         rollouts.check(whole)
         return whole
+
+
+def _limit(rollouts: Rollouts) -> int:
+    """The maximum size of the file in bytes. A prediction has up to two numbers for each token of the canvas, and
+    old values of them."""
+    method, (least, token, number) = rollouts.method, MAX_FILE
+    numbers = (1 + method.predictions_each) * (2 + rollouts.later) * method.completion_length
+    return least + rollouts.count * (token * method.spec.context_limit + number * numbers)
 
 
 def write_prompts(prompts: Sequence[int], folder: Path) -> None:

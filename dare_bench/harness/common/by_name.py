@@ -19,7 +19,7 @@ from typing import Any
 from dare_bench.errors import DataError
 from dare_bench.harness.common.answering import error_line
 from dare_bench.harness.common.replaced import replaced
-from dare_bench.hub import asked_once
+from dare_bench.hub import asked_once, why_offline
 
 _HUB_ID = re.compile(r"\w[\w.-]*(/\w[\w.-]*)?")
 _HUB_FILE = re.compile(r"hf://datasets/(.+)@([0-9a-f]{7,40})/")
@@ -67,9 +67,10 @@ def _data_set(find: Callable[..., Any], path: str, *args: Any, **named: Any) -> 
         with tempfile.TemporaryDirectory() as empty, contextlib.chdir(empty):
             return find(path, *args, **named)
     except Exception as error:
+        reason = why_offline(error) or error_line(error)
         raise DataError(
-            f"data set {path!r} cannot be loaded from the hub ({error_line(error)}), and the folder of that name here"
-            f" is not taken for it: list its files in a manifest (--data-dir), or write ./{path} in a task of your own"
+            f"data set {path!r} cannot be loaded from the hub ({reason}), and the folder of that name here is not "
+            f"taken for it: list its files in a manifest (--data-dir), or write ./{path} in a task of your own"
         ) from error
 
 

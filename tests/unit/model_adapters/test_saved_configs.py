@@ -17,8 +17,6 @@ from dare_bench.model_adapters.backbone.pretrained import register_auto
 
 IDS = list(range(20))
 VERSIONS = ("4.57.6", "5.0.0", "5.23.0")
-UNKNOWN_THETA = ("llada_moe", "llada2", "llada22")
-"""Families whose published classes leave the theta in transformers 5.0's ``rope_parameters`` at its default."""
 
 
 def weights(folder, family):
@@ -53,8 +51,6 @@ def test_all_versions_describe_one_network(family, tmp_path):
     want = logits(with_changes(folder, family), family)
     assert not torch.allclose(want, default, atol=1e-4), "theta and share change nothing"
     for version in VERSIONS:
-        if version == "5.0.0" and family in UNKNOWN_THETA:
-            continue
         config = saved(version, family)
         model = load(with_config(folder, config), mask_id=golden.cases(family)["meta"]["mask_id"])
         assert torch.equal(model.logits(IDS), want), version
@@ -63,11 +59,21 @@ def test_all_versions_describe_one_network(family, tmp_path):
         assert torch.equal(logits(tmp_path / version, family), want)
 
 
-@pytest.mark.parametrize("family", UNKNOWN_THETA)
-def test_two_thetas_are_refused(family, tmp_path):
-    folder = with_config(weights(tmp_path / "a", family), saved("5.0.0", family))
-    with pytest.raises(CheckpointError, match=r"rope_theta=123\.0, and rope_theta=10000\.0 in rope_parameters.*keep"):
-        load(folder)
+@pytest.mark.parametrize(
+    ("field", "theta", "version"),
+    [
+        ("rope_parameters", 10001.0, "5.0.0"),
+        ("rope_parameters", 10000.0, "4.57.6"),
+        ("rope_parameters", 10000.0, None),
+        ("rope_scaling", 10000.0, "5.0.0"),
+    ],
+)
+def test_two_thetas_are_refused(field, theta, version, tmp_path):
+    """But the 10000.0 that transformers 5.0 writes for the theta of LLaDA2 and LLaDA-MoE."""
+    config = {**saved("5.0.0", "llada2"), "transformers_version": version, "rope_parameters": None}
+    config[field] = {"rope_type": "default", "rope_theta": theta}
+    with pytest.raises(CheckpointError, match=rf"rope_theta=123\.0, and rope_theta={theta} in {field}; keep the one"):
+        load(with_config(weights(tmp_path / "a", "llada2"), config))
 
 
 def flat(folder, **rope):
@@ -79,8 +85,9 @@ def test_theta_and_share_are_read_where_transformers_5_writes_them(tmp_path):
     folder = with_changes(weights(tmp_path / "a", "llada2"), "llada2")
     want = logits(folder, "llada2")
     assert torch.equal(logits(flat(folder, rope_type="default", **CHANGED), "llada2"), want)
-    by_kind = {"full_attention": {"rope_type": "default", **CHANGED}}
-    assert torch.equal(logits(flat(folder, **by_kind), "llada2"), want)
+    rope = {"rope_type": "default", "attention_factor": None, "original_max_position_embeddings": None, **CHANGED}
+    for by_kind in ({"full_attention": rope}, {"full_attention": rope, "sliding_attention": rope}):
+        assert torch.equal(logits(flat(folder, **by_kind), "llada2"), want)
 
 
 def test_auto_config_reads_them_too(tmp_path):
@@ -93,6 +100,7 @@ def test_auto_config_reads_them_too(tmp_path):
     assert written["rope_theta"] == 123.0 and not written.get("rope_parameters")
 
 
+PLAIN = {"rope_type": "default", "rope_theta": 1e4}
 REFUSED = [
     (
         "rope_parameters",
@@ -113,6 +121,9 @@ REFUSED = [
     ("rope_parameters", {"rope_type": "default", "rope_theta": 1e4, "mrope_section": [1, 2]}, "mrope_section"),
     ("rope_parameters", {"rope_type": "default"}, "without rope_theta; add it"),
     ("rope_parameters", [1e4], "[10000.0]"),
+    ("rope_parameters", {"full_attention": PLAIN, "sliding_attention": {**PLAIN, "rope_type": "yarn"}}, "'yarn')"),
+    ("rope_parameters", {"full_attention": PLAIN, "sliding_attention": {"rope_theta": 1e5}}, "equal for all kinds"),
+    ("rope_parameters", {"full_attention": PLAIN, "rope_theta": 1e4}, "supported: null, or"),
     ("rope_scaling", {"rope_type": "llama3", "factor": 8.0}, "(rope_type='llama3')"),
     ("rope_scaling", "yarn", "'yarn'"),
 ]

@@ -43,9 +43,16 @@ def template(*pieces, ids=(20,)):
     return {"type": "TemplateProcessing", "single": single, "pair": single, "special_tokens": known}
 
 
-def table(*texts):
-    blob = (4).to_bytes(4, "little") + bytes(4) + b"".join(text.encode() + b"\0" for text in texts)
+def table(*texts, units=(0,) * 256):
+    blob = b"".join(unit.to_bytes(4, "little") for unit in (4 * len(units), *units))
+    blob += b"".join(text.encode() + b"\0" for text in texts)
     return {"type": "Precompiled", "precompiled_charsmap": base64.b64encode(blob).decode()}
+
+
+def trie(value):
+    """Units that replace "a" by the text at ``value``."""
+    units = {0: 1 << 10, 1 ^ ord("a"): (256 << 10) | (1 << 8) | ord("a"), 256 ^ 1 ^ ord("a"): (1 << 31) | value}
+    return [units.get(i, 0) for i in range(512)]
 
 
 BYTES = {"type": "ByteLevel", "add_prefix_space": False, "trim_offsets": True, "use_regex": False}
@@ -54,6 +61,7 @@ ORDINARY = [
     {},
     {"normalizer": None, "pre_tokenizer": None, "decoder": None, "post_processor": None},
     {"normalizer": replace("abc", type="Replace")},
+    {"normalizer": table("b", "cd", units=trie(2))},
     {"post_processor": sequence("processors", BYTES, template(TEXT, ids=(20, 1)))},
 ]
 REFUSED = {
@@ -66,6 +74,18 @@ REFUSED = {
     ),
     "a prefix": ({"normalizer": {"type": "Prepend", "prepend": MANY}}, "normalizer writes up to 65"),
     "a table": ({"normalizer": table("b", MANY)}, "normalizer writes up to 65"),
+    "a table that is no base64": ({"normalizer": {"precompiled_charsmap": "!!!"}}, "does not open (Only base64 data"),
+    "a table without a trie": (
+        {"normalizer": {"precompiled_charsmap": "AAAA"}},
+        "does not open (the trie of its precompiled_charsmap ends at byte 4 of 3); fetch its files again",
+    ),
+    "a table with half a trie": ({"normalizer": table(units=[0] * 255)}, "ends at byte 1024 of 1024"),
+    "a trie that leads out": ({"normalizer": table("b", units=[256 << 10] * 256)}, "leads out of itself"),
+    "a root that leads out": ({"normalizer": table("b", units=[3 << 30] + [0] * 255)}, "leads out of itself"),
+    "a trie that leads too far": ({"normalizer": table("b", units=trie(3))}, "leads out of its texts"),
+    "a part at which the library panics": (
+        {"normalizer": {"type": "Precompiled", "precompiled_charsmap": 5}}, "its tokenizer does not open (",
+    ),
     "bytes of bytes": ({"pre_tokenizer": sequence("pretokenizers", *[BYTES] * 40)}, "pre_tokenizer writes up to 128"),
     "a decoder": ({"decoder": {**replace(MANY), "type": "Replace"}}, "decoder writes up to 65"),
     "the text many times": ({"post_processor": template(*[TEXT] * 70)}, "post_processor writes up to 71"),

@@ -248,7 +248,7 @@ def test_a_gguf_file_is_named_with_the_line_that_converts_it(name: str, tmp_path
         ) as error:
             load(given)
         assert "\n" not in str(error.value)
-        line = str(error.value).partition(" by: python -c ")[2]
+        line = str(error.value).partition(" by: python -P -c ")[2]
         code = subprocess.run(["bash", "-c", f"printf %s {line}"], check=True, capture_output=True, text=True).stdout
         texts = [node.value for node in ast.walk(ast.parse(code)) if isinstance(node, ast.Constant)]
         assert texts.count(str(file.parent)) == texts.count("model.Q4.gguf") == texts.count("model.Q4") == 2

@@ -176,6 +176,29 @@ def test_a_fact_without_an_end_or_sense_is_one_line(
     assert server.sent < IN_FLIGHT
 
 
+@pytest.mark.parametrize(("engine", "path"), FACTS)
+@pytest.mark.parametrize(("within", "deadline"), [(0.2, 100), (100, 0.2)])
+def test_a_fact_that_drips_is_not_asked_for_again(
+    engine: str, server: StandIn, path: str, within: float, deadline: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(http, "_FACT_WITHIN", within)
+    asked = []
+    server.raw[path] = lambda: asked.append(path) or dripping(b" ", head())()  # type: ignore[func-returns-value]
+    with pytest.raises(EngineError, match=r"did not end within (deadline=)?0\.2 seconds"):
+        opened(engine, server, retries=3, deadline=deadline)
+    assert asked == [path]
+
+
+def test_attempts_for_a_fact_end_with_the_deadline(
+    engine: str, server: StandIn, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for wait in ("_FIRST_WAIT", "_LONGEST_WAIT"):
+        monkeypatch.setattr(http, wait, served_engines.PATIENCE)
+    server.dead = True
+    with pytest.raises(EngineError, match=r"did not end within deadline=0\.2 seconds"):
+        opened(engine, server, retries=1, deadline=0.2)
+
+
 @pytest.mark.parametrize(
     ("engine", "where", "values", "named"),
     [

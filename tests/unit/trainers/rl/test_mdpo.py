@@ -32,6 +32,7 @@ from dare_bench.trainers.rl.completions import Completion, Prediction
 from dare_bench.trainers.rl.estimators import predicted
 from dare_bench.trainers.rl.mdpo import MDPO
 from dare_bench.trainers.rl.rollout import Rollouts
+from dare_bench.trainers.rl.rollout_file import read_rollout, write_rollout
 from dare_bench.trainers.rl.step_rewards import step_advantages, step_scores
 from dare_bench.trainers.rl.surrogate import Aggregation
 from dare_bench.trainers.steps import StepShape
@@ -403,3 +404,17 @@ def test_damaged_prompts_of_a_checkpoint_are_named(tmp_path, damage):
         (tmp_path / "prompts.json").write_text(damage)
     with pytest.raises(TrainingError, match=r"prompts\.json"):
         source.load(tmp_path)
+
+
+def test_the_largest_rollout_that_is_written_is_read(tmp_path):
+    length, count = 128, 200
+    options = {"num_generations": 2, "num_iterations": 3, "sample_train_steps": count, "max_completion_length": length}
+    spec = replace(SPEC, vocab_size=200_000, context_limit=length + 1)
+    source = MDPO(MDPO.Options(**options), spec, None).source(prompts(1), StepShape(2), 0)
+    ids = (spec.vocab_size - 1,) * length
+    forward = Prediction(ids, tuple(range(length)), length, -1e-5 / 3)
+    whole = Completion((0,), ids, length, 0, (0,) * length, "row", (), (forward,) * count)
+    old = [[[-1e-5 / 3] * (length * count)] * 2] * 2
+    rollout = first_rollout([whole] * 2, [0.0] * 2, 2 * length * count, old=old)
+    write_rollout([rollout.saved()], tmp_path)
+    assert read_rollout(tmp_path, source) == rollout

@@ -46,7 +46,8 @@ def test_a_folder_is_not_taken_for_a_data_set_of_the_hub(here: Path) -> None:
     for path in ("openai/gsm8k", "./openai/gsm8k"):
         assert datasets.load_dataset(path, data_dir="main")["test"].num_rows == 3, "what the library itself does"
     message = (
-        r"data set 'openai/gsm8k' cannot be loaded from the hub .*the folder of that name here is not taken for it"
+        r"data set 'openai/gsm8k' cannot be loaded from the hub \(the hub is not asked in offline mode .*\), and the "
+        "folder of that name here is not taken for it"
     )
     with pytest.raises(DataError, match=message):
         requests("gsm8k")

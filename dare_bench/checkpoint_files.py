@@ -67,6 +67,8 @@ def refuse_gguf(path: Path) -> None:
         return
     with open_regular(file, CheckpointError) as stream:
         head = stream.read(1 << 12)
+    if not head.startswith(b"GGUF"):
+        raise CheckpointError(f"{file}: not a GGUF file, or damaged at its start; give the model's Hugging Face folder")
     named = re.search(rb"general\.architecture\x08\0\0\0(.)\0{7}([\w-]+)", head, re.DOTALL)  # length and text
     architecture = named[2][: named[1][0]].decode("ascii", "replace") if named else "unknown"
     places, folder = f"{str(file.parent.absolute())!r}, gguf_file={file.name!r}", file.stem

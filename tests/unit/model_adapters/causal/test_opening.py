@@ -252,6 +252,9 @@ def test_a_gguf_file_is_named_with_the_line_that_converts_it(name: str, tmp_path
         code = subprocess.run(["bash", "-c", f"printf %s {line}"], check=True, capture_output=True, text=True).stdout
         texts = [node.value for node in ast.walk(ast.parse(code)) if isinstance(node, ast.Constant)]
         assert texts.count(str(file.parent)) == texts.count("model.Q4.gguf") == texts.count("model.Q4") == 2
+    file.write_bytes(bytes(64))
+    with pytest.raises(CheckpointError, match="not a GGUF file, or damaged"):
+        load(file)
     (file.parent / "config.json").write_text("{}")
     with pytest.raises(CheckpointError, match="unknown family"):
         load(file.parent)

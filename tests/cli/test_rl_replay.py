@@ -154,6 +154,7 @@ def test_the_command_prints_groups_and_json(trained: Any, tmp_path: Path, capsys
 def test_the_steps_that_can_be_replayed() -> None:
     from dare_bench.trainers.rl.replay import replayable
 
-    assert replayable(7, 3, {3}) == "1 to 6"
-    assert replayable(7, 3, {1, 6}) == "1 to 3, 7"
-    assert replayable(2, 1, set()) == "1"
+    assert replayable(7, 3, {0, 3}) == "1 to 6"
+    assert replayable(7, 3, {0, 1, 6}) == "1 to 3, 7"
+    assert replayable(2, 1, set()) == "none"
+    assert replayable(2, 1, {0}) == "1"

@@ -32,7 +32,8 @@ class Rollout:
     number: int
     completions: list[Completion]
     texts: list[str]
-    rewards: list[float]
+    rewards: list[float | None]
+    """None: it could not be scored."""
     advantage: list[float]
     scored_total: int
     """Scored tokens of all processes."""

@@ -153,8 +153,8 @@ def format_of(
         DataError: columns of no format.
     """
     expected = " or ".join(f"({', '.join(f.required)})" for f in ROW_FORMATS if f.kind == kind)
-    formats = (*ROW_FORMATS, ANY_PROMPT) if any_prompt else ROW_FORMATS
-    matches = [f for f in formats if columns.issuperset(f.required)]
+    known = (*ROW_FORMATS, ANY_PROMPT) if any_prompt else ROW_FORMATS
+    matches = [f for f in known if columns.issuperset(f.required)]
     of_kind = [f for f in matches if f.kind == kind]
     of_kind = [f for f in of_kind if not any(set(f.required) < set(other.required) for other in of_kind)]
     if len(of_kind) == 1 or ANY_PROMPT in of_kind:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import inspect
 import math
+import sysconfig
 import traceback
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from numbers import Real
@@ -21,6 +22,7 @@ SECONDS = 1200.0
 """Default limit of a call. It is less than the 30 minutes that other processes wait for this one."""
 _OURS = (__file__, time_limit.__file__)
 _MOST_FRAMES = 4
+_LIBRARIES = tuple(sysconfig.get_path(name) for name in ("stdlib", "purelib", "platlib"))
 _NO_DEFAULT = inspect.Parameter.empty
 _NAMED = (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY)
 
@@ -209,9 +211,8 @@ def _places(prompts: Sequence[RewardPrompt]) -> str:
 
 
 def _frames(error: BaseException) -> str:
-    """The calls inside the reward that led to an exception, outermost first."""
+    """The user's own lines that led to an exception, outermost first; those of libraries where there are no others."""
     frames = traceback.extract_tb(error.__traceback__)
     own = frames[max((i for i, frame in enumerate(frames) if frame.filename in _OURS), default=-1) + 1 :]
-    half = _MOST_FRAMES // 2
-    kept = own if len(own) <= _MOST_FRAMES else [*own[:half], *own[-half:]]
-    return "".join(f"; {frame.filename}:{frame.lineno}, in {frame.name}: {frame.line}" for frame in kept)
+    users = [frame for frame in own if not frame.filename.startswith(_LIBRARIES)] or own
+    return "".join(f"; {f.filename}:{f.lineno}, in {f.name}: {f.line}" for f in users[-_MOST_FRAMES:])

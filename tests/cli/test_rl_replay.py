@@ -116,7 +116,7 @@ def test_a_rollout_without_its_weights_is_refused(trained: Any, tmp_path: Path) 
     out = tmp_path / "out"
     shutil.copytree(trained[0], out)
     shutil.rmtree(out / "checkpoint-2")
-    with pytest.raises(UsageError, match=r"has no checkpoint-2; steps that can be replayed: 1 to 2, 5 to 6; .*steps 2"):
+    with pytest.raises(UsageError, match=r"has no checkpoint-2, and no table .*replayed: 1 to 2, 5 to 6; .*steps 2"):
         replay(out, 4)
     with pytest.raises(UsageError, match=r"step 7: the training in .* has the steps 1 to 6"):
         replay(out, 7)

@@ -110,7 +110,7 @@ def read_table(out: Path, step: int) -> list[TableRow] | None:
         lines = read_bytes(file, TrainingError, limit=LIMIT).splitlines()
         rows = TypeAdapter(list[TableRow]).validate_python([parse_json(line) for line in lines])
     except ValidationError as error:
-        raise TrainingError(f"{one_line(error, str(file))}; remove it") from error
+        raise TrainingError(f"{file} is damaged ({one_line(error, 'a row')}); remove it") from error
     except ValueError as error:
         raise TrainingError(f"{file} is damaged ({error}); remove it") from error
     if not rows or any(len(row.tokens) != len(row.set_at) for row in rows):

@@ -334,7 +334,7 @@ class PolicyGradient(Method):
             advantage_U = advantage_U * importance_U
         log_ratio_U = value_U - old_U
         loss_U, active_U = self.unit_losses(log_ratio_U, advantage_U)
-        metrics |= clip_metrics(log_ratio_U.detach(), active_U)
+        metrics |= clip_metrics(log_ratio_U.detach(), active_U, ratios=surrogate.old_U is not None)
         if reference is not None:
             kl_U = self.kl_of(value_U - surrogate.units.values(reference(step)), surrogate)
             loss_U = loss_U + self.beta * kl_U

@@ -72,13 +72,14 @@ def _ppo(ratio_U: Tensor, advantage_U: Tensor, low: float, high: float, dual: fl
     return loss_U, active_U
 
 
-def clip_metrics(log_ratio_U: Tensor, active_U: Tensor) -> dict[str, tuple[float, float]]:
-    """(sum, count) by name: the units whose gradient a clip has taken, in all and with a ratio below and above 1, and
-    the extremes of the ratios."""
-    count = float(len(active_U))
-    shares = {"": active_U, "_low": active_U & (log_ratio_U < 0), "_high": active_U & (log_ratio_U > 0)}
-    metrics = {f"clip_fraction{name}": (float(clipped_U.sum()), count) for name, clipped_U in shares.items()}
-    if count:
+def clip_metrics(log_ratio_U: Tensor, active_U: Tensor, ratios: bool) -> dict[str, tuple[float, float]]:
+    """(sum, count) by name: the units whose gradient a clip has taken; with ``ratios`` (where they are not all 1) also
+    those with a ratio below and above 1, and the extremes of the ratios."""
+    shares = {"clip_fraction": active_U}
+    if ratios:
+        shares |= {"clip_low": active_U & (log_ratio_U < 0), "clip_high": active_U & (log_ratio_U > 0)}
+    metrics = {name: (float(clipped_U.sum()), float(len(active_U))) for name, clipped_U in shares.items()}
+    if ratios and len(log_ratio_U):
         ratio_U = log_ratio_U.clamp(max=MAX_LOG_RATIO).exp()
         metrics |= {"ratio_min": (float(ratio_U.min()), 1.0), "ratio_max": (float(ratio_U.max()), 1.0)}
     return metrics

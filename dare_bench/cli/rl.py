@@ -44,7 +44,7 @@ def replay(
     if json:
         echo_json(_record(result, result.groups, piece))
         return
-    updated = "" if result.updated_from else (
+    updated = "; it has no weights of tokens" if result.is_table else "" if result.updated_from else (
         f"; weights of tokens need checkpoint-{result.step - 1}, which was not kept"
     )  # fmt: skip
     echo(

@@ -24,7 +24,7 @@ from dare_bench.trainers.checkpoints import checkpoints, step_of
 from dare_bench.trainers.loop import Loop
 from dare_bench.trainers.policy import PolicyInTraining
 from dare_bench.trainers.rl.completions import Prediction
-from dare_bench.trainers.rl.completions_table import TableRow, read_table, tables
+from dare_bench.trainers.rl.completions_table import TableRow, read_table, table_name, tables
 from dare_bench.trainers.rl.rollout_file import Rollout
 from dare_bench.trainers.rl.rollout_step import RolloutStep
 from dare_bench.trainers.steps import StepShape
@@ -71,6 +71,8 @@ class Replay:
     sampled_from: str
     updated_from: str | None
     groups: tuple[tuple[ReplayedCompletion, ...], ...]
+    is_table: bool = False
+    """Are the completions read from a table of the training, which has no weights of tokens?"""
 
 
 def replay(
@@ -217,9 +219,10 @@ def _from_table(rows: Sequence[TableRow], step: int, steps: int, iterations: int
         rollout=rollout,
         iteration=iteration,
         iterations=iterations,
-        sampled_from=f"weights that were not kept (the table of step {rows[0].step} has the completions)",
+        sampled_from=f"the table {table_name(rows[0].step - 1)}",
         updated_from=None,
         groups=tuple(groups),
+        is_table=True,
     )
 
 

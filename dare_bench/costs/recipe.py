@@ -270,7 +270,11 @@ def _generation_notes(facts: Facts, sampler: Any, answer: float) -> list[str]:
     notes = [f"expected: answers end after {answer:.0f} tokens; at most: full length, every step of every block"]
     if sampler.strategy.parallel:
         tokens = facts.tokens_per_forward
-        source = "the authors' measured mean" if tokens else "none published, so the slowest is assumed"
+        source = (
+            "the authors' measured mean"
+            if tokens
+            else "none published, so the slowest is assumed"
+        )
         notes.append(f"expected: {tokens or 1:g} tokens written a forward pass ({source})")
     return notes
 

@@ -7,7 +7,7 @@ and so do ``evaluate(decoding=...)`` and ``train(options=...)``.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, Literal, TypedDict
 
 
@@ -78,7 +78,10 @@ class MethodKeywords(TypedDict, total=False):
     rollout_engine: str | None
     rollout_engine_url: str | None
     rollout_engine_args: Mapping[str, Any] | str
-    reward: Mapping[str, Any] | str
+    reward: Mapping[str, Any] | str | Callable[..., Any] | Sequence[Callable[..., Any] | str]
+    reward_weights: Mapping[str, float] | Sequence[float] | str
+    reward_timeout: float
+    log_completions: int
     advantage: Literal["standardized", "mean", "leave_one_out"]
     epsilon: float
     epsilon_high: float | None

@@ -183,12 +183,13 @@ class RewardPrompt:
 class Reward:
     """The reward of one answer.
 
-    ``value`` is what a policy is trained on. ``accuracy`` is 1 if the answer is right, else 0, whatever the options of
-    the reward. ``terms`` are the measured parts by name (``correctness``, ``format``), before they are weighted.
+    ``value`` is what a policy is trained on; None: the answer cannot be scored, and is left out of its group's
+    statistics. ``accuracy`` is 1 if the answer is right, else 0, whatever the options of the reward; None: unknown.
+    ``terms`` are the measured parts by name (``correctness``, ``format``), before they are weighted.
     """
 
-    value: float
-    accuracy: float
+    value: float | None
+    accuracy: float | None = None
     terms: Mapping[str, float] = field(default_factory=dict)
 
 

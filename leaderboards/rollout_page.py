@@ -25,7 +25,7 @@ class ShownCompletion:
     """A completion on the page."""
 
     text: str
-    reward: float
+    reward: float | None
     advantage: float
     order: Unmasking
     budget: PageBudget
@@ -45,8 +45,9 @@ class ShownGroup:
     completions: Sequence[ShownCompletion]
 
     @property
-    def mean_reward(self) -> float:
-        return sum(completion.reward for completion in self.completions) / len(self.completions)
+    def mean_reward(self) -> float | None:
+        rewards = [completion.reward for completion in self.completions if completion.reward is not None]
+        return sum(rewards) / len(rewards) if rewards else None
 
 
 def write_rollout(record: Mapping[str, Any], path: str | Path) -> Path:

@@ -43,7 +43,7 @@ def register(registry: Registry) -> None:
     for name, target in TRAINING.items():
         registry.add("training_data", name, f"dare_bench.tasks.{target}", origin=__name__)
     for name, (target, about) in REWARDS.items():
-        registry.add("reward", name, f"dare_bench.tasks.{target}", origin=__name__, about=about)
+        registry.add("reward", name, f"dare_bench.tasks.{target}", origin=__name__, about=about, checks_rows=True)
     for kind in ("recipe", "suite"):
         for file in sorted((here / f"{kind}s").glob("*.yaml")):
             registry.add(kind, file.stem, str(file), origin=__name__)

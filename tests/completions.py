@@ -88,6 +88,9 @@ class ScriptedPolicy:
     def rewards(self, prompts: Sequence[RewardPrompt], texts: Sequence[str]) -> list[Reward]:
         return [Reward(self.answers[i % len(self.answers)][1], 0.0) for i in range(len(texts))]
 
+    def write_lines(self, name: str, lines: Sequence[str]) -> None:
+        pass
+
     def gather(self, value: Any) -> list[Any]:
         return [value]
 

@@ -23,7 +23,7 @@ Losses = Callable[[Step], Tensor]
 Metrics = Mapping[str, tuple[float, float]]
 """By name, the sum of a value and the number (or weight) of what was summed; their ratio over all processes and steps
 is logged. The sum of squares of ``NAME`` is ``NAME_square``; the standard deviation ``NAME_std`` is logged instead.
-``NAME_max`` is a largest value with a count of 1; the largest of all is logged."""
+``NAME_max`` is a largest value with a count of 1, ``NAME_min`` a smallest one; that of all is logged."""
 
 
 @dataclass(frozen=True)
@@ -39,8 +39,9 @@ def add_metrics(total: dict[str, tuple[float, float]], metrics: Metrics) -> None
     for name, (value, count) in metrics.items():
         if name not in total:
             total[name] = value, count
-        elif name.endswith("_max"):
-            total[name] = max(total[name][0], value), 1.0
+        elif name.endswith(("_max", "_min")):
+            extreme = max if name.endswith("_max") else min
+            total[name] = extreme(total[name][0], value), 1.0
         else:
             total[name] = total[name][0] + value, total[name][1] + count
 

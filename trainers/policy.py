@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from torch import Tensor
 
 from dare_bench.diffusion.lockstep import Lockstep
+from dare_bench.trainers.checkpoints import writing_checkpoint
 from dare_bench.trainers.phases import Phases
 from dare_bench.trainers.reference import Reference
 from dare_bench.trainers.steps import Step
@@ -51,6 +52,18 @@ class PolicyInTraining:
         folder = Path(self.loop.args.output_dir, name).resolve()
         self.loop.save_model(str(folder))
         return folder
+
+    def write_lines(self, name: str, lines: Sequence[str]) -> None:
+        """Write the lines of all processes to the file ``name`` of the training's output, as a whole or not at all."""
+        parts = self.gather(list(lines))
+        if not self.loop.is_world_process_zero():
+            return
+        file = Path(self.loop.args.output_dir, name)
+        with writing_checkpoint(file):
+            file.parent.mkdir(exist_ok=True)
+            unfinished = file.with_suffix(".tmp")
+            unfinished.write_text("".join(line + "\n" for part in parts for line in part))
+            unfinished.replace(file)
 
     def losses(self, step: Step) -> Tensor:
         """-log p of a step's scored tokens now, float32 [N] on the CPU."""

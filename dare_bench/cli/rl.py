@@ -44,7 +44,7 @@ def replay(
     if json:
         echo_json(_record(result, result.groups, piece))
         return
-    updated = "" if result.updated_from else (
+    updated = "; it has no weights of tokens" if result.is_table else "" if result.updated_from else (
         f"; weights of tokens need checkpoint-{result.step - 1}, which was not kept"
     )  # fmt: skip
     echo(
@@ -62,7 +62,8 @@ def _print_group(console: Console, group: Any, piece: Callable[[int], str]) -> N
 
     echo(f"\nprompt ({group[0].where}): " + visible(_text(group[0].prompt, piece)).replace("\n", "⏎"))
     for c in group:
-        line = Text(f"  reward {c.reward:<6.3g} advantage {c.advantage:<+8.3g}")
+        reward = "none  " if c.reward is None else f"{c.reward:<6.3g}"
+        line = Text(f"  reward {reward} advantage {c.advantage:<+8.3g}")
         scored = c.tokens[: c.scored]  # an ELBO scores all of them
         for token, weight in zip(scored, c.weights or [None] * len(scored), strict=False):
             color = "" if not weight else "green" if weight > 0 else "red"

@@ -207,7 +207,7 @@ def rows_of(spec: TrainSpec, model: LoadedModel | PublishedModel | None = None, 
         return TrainingRows(count, prompt + answer, source, forwards, answer, samples=kind == "prompts")
     method = trainer(trainer.settle(spec.options, model.spec), model.spec, built.canvas)
     if records := _rewarded(spec, built):
-        check_options(records, method.options.reward)
+        check_options(records, method.options.reward, weights=method.options.reward_weights)
     if method.reference is not None:
         here(method.reference)  # raises CheckpointError
     check_rollout_engine(method.options)

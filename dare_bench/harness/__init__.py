@@ -36,7 +36,7 @@ def register(registry: Registry) -> None:
     for name, (module, about) in REWARDS.items():
         place = f"dare_bench.harness.rewards.{module}"
         needs = {"requires": f"{place}:check"} if module in REQUIRING else {}
-        registry.add("reward", name, f"{place}:{module}", origin=__name__, about=about, **needs)
+        registry.add("reward", name, f"{place}:{module}", origin=__name__, about=about, checks_rows=True, **needs)
 
 
 def task_source(name: str) -> type[TaskSource]:

@@ -25,9 +25,8 @@ def visible(text: str, limit: int | None = None) -> str:
     Text longer than ``limit`` is cut and ends with the number of characters left out.
     """
     left_out = 0 if limit is None else max(0, len(text) - limit)
-    text = text[:limit].replace("\r\n", "\n")
-    if not (text.isascii() and text.isprintable()):
-        text = _HIDDEN.sub(lambda m: _picture(ord(m[0])), text)
+    if left_out or not (text.isascii() and text.isprintable()):
+        text = _HIDDEN.sub(lambda m: _picture(ord(m[0])), text[:limit].replace("\r\n", "\n"))
     return f"{text}… ({left_out:,} more characters)" if left_out else text
 
 

@@ -134,11 +134,18 @@ DESCRIPTIONS: Mapping[Kind, str] = {
 """The contents of the rows of each kind."""
 
 
-def format_of(columns: frozenset[str], kind: Kind, where: str, readers: Callable[[Kind], str]) -> RowFormat:
+ANY_PROMPT = RowFormat("prompt", "prompts", ("prompt",), prompts.any_prompt, "TRL, prompt-only")
+"""Rows that name no reward, where rewards are given with weights."""
+
+
+def format_of(
+    columns: frozenset[str], kind: Kind, where: str, readers: Callable[[Kind], str], any_prompt: bool = False
+) -> RowFormat:
     """The format of a file for a method that reads ``kind``.
 
     Args:
         columns: the file's columns, and their fields as ``column.field``.
+        any_prompt: may rows of kind ``prompts`` have a prompt alone?
         readers: describes the methods that read a kind, for the error about a file of another kind.
 
     Raises:
@@ -146,11 +153,12 @@ def format_of(columns: frozenset[str], kind: Kind, where: str, readers: Callable
         DataError: columns of no format.
     """
     expected = " or ".join(f"({', '.join(f.required)})" for f in ROW_FORMATS if f.kind == kind)
-    matches = [f for f in ROW_FORMATS if columns.issuperset(f.required)]
+    known = (*ROW_FORMATS, ANY_PROMPT) if any_prompt else ROW_FORMATS
+    matches = [f for f in known if columns.issuperset(f.required)]
     of_kind = [f for f in matches if f.kind == kind]
     of_kind = [f for f in of_kind if not any(set(f.required) < set(other.required) for other in of_kind)]
-    if len(of_kind) == 1:
-        return of_kind[0]
+    if len(of_kind) == 1 or ANY_PROMPT in of_kind:
+        return of_kind[-1]
     if of_kind:
         formats = " and of ".join(f"{f.name} ({', '.join(f.required)})" for f in of_kind)
         raise UsageError(f"{where} has the columns of {formats}; keep those of one format")

@@ -38,8 +38,9 @@ def read_data(spec: TrainSpec, kind: Kind, memory: RowTable | None = None) -> Da
     if spec.task is not None and known is None:
         return _from_task(spec, kind)
     name = str(spec.data if known is None else known.data)
-    tables = _tables(name, spec.split) if memory is None else iter([memory])
-    rows = tuple(_read(tables, kind, spec.rows))
+    own_rewards = bool(spec.options.get("reward_weights"))
+    tables = _tables(name, spec.split, None if own_rewards else KEEP) if memory is None else iter([memory])
+    rows = tuple(_read(tables, kind, spec.rows, own_rewards))
     if not rows:
         raise DataError(f"{name} holds no rows; give data with rows")
     return Data(kind, rows, digest(rows), name)
@@ -52,17 +53,17 @@ def hub_data(task: str | None) -> Any:
     return source if hasattr(source, "data") else None
 
 
-def _tables(data: str, split: str) -> Iterator[RowTable]:
+def _tables(data: str, split: str, keep: frozenset[str] | None) -> Iterator[RowTable]:
     if files := find_files(data, split):
-        return (open_file(file, KEEP) for file in files)
+        return (open_file(file, keep) for file in files)
     return iter([open_hub(data, split)])
 
 
-def _read(tables: Iterator[RowTable], kind: Kind, limit: int | None) -> Iterator[Item]:
+def _read(tables: Iterator[RowTable], kind: Kind, limit: int | None, any_prompt: bool) -> Iterator[Item]:
     """The items of the first ``limit`` rows of all tables together; raises DataError at the end if any is malformed."""
     count, malformed = 0, list[str]()
     for table in tables:
-        row_format = format_of(table.columns, kind, table.name, readers) if table.columns else None
+        row_format = format_of(table.columns, kind, table.name, readers, any_prompt) if table.columns else None
         for row in islice(table.rows, None if limit is None else limit - count):
             count += 1
             try:

@@ -57,8 +57,9 @@ def reason(error: BaseException) -> str:
     return f"{type(error).__name__}: {lines[0][:160]}" if lines else type(error).__name__
 
 
-def open_file(file: Path, keep: frozenset[str]) -> RowTable:
-    """A file as a table. The columns are those of its first readable row; of a parquet file only ``keep`` is read."""
+def open_file(file: Path, keep: frozenset[str] | None) -> RowTable:
+    """A file as a table. The columns are those of its first readable row; of a parquet file only ``keep`` is read
+    (None: all)."""
     if file.name.endswith(".parquet"):
         return _parquet(file, keep)
     return of_first_row(str(file), _csv_rows(file) if file.name.endswith(".csv") else _json_rows(file))
@@ -215,7 +216,7 @@ def imported(module: str, what: str) -> Any:
         raise UsageError(f"{what} needs {package}; install it with: pip install 'dare-bench[train]'") from error
 
 
-def _parquet(file: Path, keep: frozenset[str]) -> RowTable:
+def _parquet(file: Path, keep: frozenset[str] | None) -> RowTable:
     parquet = imported("pyarrow.parquet", f"{file}: a parquet file")
     try:
         source = parquet.ParquetFile(file)
@@ -224,7 +225,7 @@ def _parquet(file: Path, keep: frozenset[str]) -> RowTable:
     names = source.schema_arrow.names
     if duplicates := sorted(name for name in names if names.count(name) > 1):
         raise DataError(f"{file}: column {duplicates[0]!r} occurs more than once; keep one")
-    rows = _parquet_rows(file, source, [name for name in names if name in keep])
+    rows = _parquet_rows(file, source, [name for name in names if keep is None or name in keep])
     return RowTable(str(file), frozenset(schema_names(source.schema_arrow)), rows)
 
 

@@ -14,6 +14,8 @@ from dare_bench.protocols import AdapterSettings
 from dare_bench.training.data import read_data
 from dare_bench.training.files import RowTable
 from dare_bench.training.processes import check_heads, data_parallel_size
+from dare_bench.training.reward_functions import identity
+from dare_bench.training.rewards import NO_FUNCTIONS, Functions
 from dare_bench.training.rollout_engine import open_rollout_engine
 from dare_bench.training.rows import Tokens
 from dare_bench.training.services import TrainingServices, open_model
@@ -56,15 +58,18 @@ class OpenTraining:
             loaded.add_adapter(AdapterSettings(*spec.lora, spec.seed))
 
 
-def open_training(spec: TrainSpec, kind: Any, memory: RowTable | None = None) -> OpenTraining:
-    """Open the model and data of a training by the method ``kind``; raises as :func:`train`."""
+def open_training(
+    spec: TrainSpec, kind: Any, memory: RowTable | None = None, functions: Functions = NO_FUNCTIONS
+) -> OpenTraining:
+    """Open the model and data of a training by the method ``kind``, with rewards that are functions; raises as
+    :func:`train`."""
     model = open_model(spec)
     check_heads(model.spec, spec.sequence_parallel_size)
     method = kind(kind.settle(spec.options, model.spec), model.spec, None)  # raises before data is read
     data = tokenize(read_data(spec, kind.reads, memory), model.loaded, spec)
     method = kind(method.options, model.spec, data.canvas)
-    settings = _identity(spec, method, data)
-    return OpenTraining(spec, model, method, data, settings, TrainingServices(spec, settings, method))
+    settings = {**_identity(spec, method, data), **_rewards(method, functions)}
+    return OpenTraining(spec, model, method, data, settings, TrainingServices(spec, settings, method, functions))
 
 
 def settle(spec: TrainSpec | None, fields: Mapping[str, Any]) -> TrainSpec:
@@ -118,6 +123,13 @@ def _identity(spec: TrainSpec, method: Any, data: Tokens) -> dict[str, Any]:
         "items": items,
         "batch": batch,
     }
+
+
+def _rewards(method: Any, functions: Functions) -> dict[str, Any]:
+    """What identifies the rewards, where the rows do not name them."""
+    weights = getattr(method.options, "reward_weights", None)
+    named = {"reward_functions": {name: identity(function) for name, function in functions.items()}}
+    return {**({"reward_weights": dict(weights)} if weights else {}), **(named if functions else {})}
 
 
 def _thaw(network: Any) -> None:

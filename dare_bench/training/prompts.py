@@ -47,6 +47,12 @@ def dare_rl(row: Columns, where: str) -> list[Item]:
     ]
 
 
+def any_prompt(row: Columns, where: str) -> list[Item]:
+    """A prompt for rewards that are given with weights. They read the row's other columns."""
+    others = {name: value for name, value in row.items() if name != "prompt"}
+    return [RewardPrompt(turns.prompt(column(row, "prompt"), "prompt"), "", "", where, others)]
+
+
 def _without_begin(prompt: Any) -> Any:
     """DARE's MBPP prompts end with an assistant turn ``[BEGIN]``, the first word of the answer: it is left out."""
     last = prompt[-1] if isinstance(prompt, list) and prompt else None

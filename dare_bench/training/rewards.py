@@ -1,23 +1,37 @@
-"""Rewards of answers, by the name of the reward in each prompt."""
+"""Rewards of answers, by the name of the reward in each prompt, or by several rewards with weights."""
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from types import MappingProxyType
 from typing import Any
 
-from dare_bench.errors import TrainingError, UsageError
+from dare_bench.errors import UsageError
 from dare_bench.registry import Registration, registry
 from dare_bench.seeds import key
+from dare_bench.training.reward_calls import SECONDS, RewardFunction, call_reward, check_signature
 from dare_bench.types import Reward, RewardPrompt
 
+Weights = Mapping[str, float]
+Functions = Mapping[str, RewardFunction]
+NO_WEIGHTS: Weights = MappingProxyType({})
+NO_FUNCTIONS: Functions = MappingProxyType({})
 
-def rewards(prompts: Sequence[RewardPrompt], texts: Sequence[str], options: Mapping[str, Any]) -> list[Reward]:
+
+def rewards(
+    prompts: Sequence[RewardPrompt],
+    texts: Sequence[str],
+    options: Mapping[str, Any],
+    *,
+    weights: Weights = NO_WEIGHTS,
+    functions: Functions = NO_FUNCTIONS,
+    seconds: float = SECONDS,
+) -> list[Reward]:
     """One reward for each answer, in the order of the prompts.
 
-    The target of a registered ``reward`` is called once for all its answers, so that it can score several at a time:
-    ``score(prompts, texts, options) -> list[Reward]``. It raises only for prompts and options, never for an answer.
+    The target of a registered ``reward`` is called once for all its answers, so that it can score several at a time.
+    :func:`~dare_bench.training.reward_calls.call_reward` says what it may return.
 
     Args:
         prompts: with the record of each row (``truth``, ``extra``) and the reward's name (``task``).
@@ -25,31 +39,42 @@ def rewards(prompts: Sequence[RewardPrompt], texts: Sequence[str], options: Mapp
         options: the options of the rewards. An entry ``{name: {...}}`` holds options for the reward of that name only.
             ``random=True`` is a control experiment: the value is a coin that is drawn from the prompt's ``key`` and
             does not depend on the answer, so that there is nothing to learn from it; accuracy and terms stay.
+        weights: of the rewards that score every answer, in place of the one that its row names. The value is their
+            weighted sum, without those that are None; the accuracy is that of the first that has one; of several
+            rewards the terms are their values.
+        functions: rewards that are not registered.
+        seconds: limit of a call.
 
     Raises:
         UsageError: a reward of that name is not registered, or it does not have an option.
         DataError: a prompt without what its reward needs.
-        TrainingError: a reward returned NaN, an infinite value, or not one reward for each answer.
+        TrainingError: a reward raised, took too long, or returned something else than a reward for each answer.
     """
     if len(prompts) != len(texts):
         raise ValueError(f"{len(prompts)} prompts and {len(texts)} answers; one answer belongs to each prompt")
-    places: dict[str, list[int]] = {}
-    for i, prompt in enumerate(prompts):
-        places.setdefault(prompt.task, []).append(i)
-    results: dict[int, Reward] = {}
-    for name, chosen in places.items():
-        score = _registered(name, prompts[chosen[0]]).load()
-        scored = score([prompts[i] for i in chosen], [texts[i] for i in chosen], _options_of(name, options))
-        if len(scored) != len(chosen):
-            raise TrainingError(f"the reward {name!r} returned {len(scored)} rewards for {len(chosen)} answers")
-        for i, reward in zip(chosen, scored, strict=True):
-            results[i] = _checked(reward, name, prompts[i])
+    parts: list[dict[str, Reward]] = [{} for _ in prompts]
+    for name, places in _by_reward(prompts, weights).items():
+        function = functions[name] if name in functions else _registered(name, prompts[places[0]]).load()
+        of_name = (
+            [replace(prompts[i], task=name) for i in places],
+            [texts[i] for i in places],
+            _options_of(name, options),
+        )
+        for i, reward in zip(places, call_reward(name, function, *of_name, seconds), strict=True):
+            parts[i][name] = reward
+    results = [_combined(part, weights) for part in parts]
     if options.get("random", False):
-        return [replace(results[i], value=float(key("coin", p.key) % 2)) for i, p in enumerate(prompts)]
-    return [results[i] for i in range(len(prompts))]
+        return [replace(r, value=float(key("coin", p.key) % 2)) for r, p in zip(results, prompts, strict=True)]
+    return results
 
 
-def check_rewards(prompts: Sequence[RewardPrompt], options: Mapping[str, Any]) -> None:
+def check_rewards(
+    prompts: Sequence[RewardPrompt],
+    options: Mapping[str, Any],
+    *,
+    weights: Weights = NO_WEIGHTS,
+    functions: Functions = NO_FUNCTIONS,
+) -> None:
     """Check the requirements of the rewards (a sandbox, a package) beside what :func:`check_options` checks, so that
     whatever is missing or wrong is an error before a training begins.
 
@@ -59,22 +84,57 @@ def check_rewards(prompts: Sequence[RewardPrompt], options: Mapping[str, Any]) -
     Raises:
         UsageError: a requirement is missing. Otherwise as :func:`rewards`.
     """
-    for name, prompt in {prompt.task: prompt for prompt in reversed(prompts)}.items():
-        entry = _registered(name, prompt)
+    for name, places in _by_reward(prompts, weights).items():
+        if name in functions:
+            check_signature(name, functions[name], prompts)
+            continue
+        entry = _registered(name, prompts[places[0]])
         if (target := entry.about.get("requires")) is not None:
             replace(entry, target=target).load()(_options_of(name, options))
-    check_options(prompts, options)
+    check_options(prompts, options, weights=weights, functions=functions)
 
 
-def check_options(prompts: Sequence[RewardPrompt], options: Mapping[str, Any]) -> None:
-    """Score an empty answer to every prompt, so that a malformed row, an unknown reward or option is an error, also on
-    a machine that misses a requirement of the rewards. Raises as :func:`rewards`."""
+def check_options(
+    prompts: Sequence[RewardPrompt],
+    options: Mapping[str, Any],
+    *,
+    weights: Weights = NO_WEIGHTS,
+    functions: Functions = NO_FUNCTIONS,
+) -> None:
+    """Check names and options of rewards and the rows, so that a malformed row, an unknown reward or option is an
+    error, also on a machine that misses a requirement of the rewards. Raises as :func:`rewards`.
+
+    A reward is not called before it has answers to score, since a call may cost something. One that is registered with
+    ``checks_rows=True`` scores an empty answer to every prompt.
+    """
     if not isinstance(options.get("random", False), bool):
         raise UsageError(f"random={options['random']!r} of the rewards must be True or False")
-    used = dict.fromkeys(prompt.task for prompt in prompts)
+    used = _by_reward(prompts, weights)
     for name in options.keys() & set(registry().names("reward")) - used.keys():
         raise UsageError(f"options are given for the reward {name!r}, which no row has; rows have {', '.join(used)}")
-    rewards(prompts, [""] * len(prompts), options)
+    for name, places in used.items():
+        if name not in functions and _registered(name, prompts[places[0]]).about.get("checks_rows"):
+            own = [replace(prompts[i], task=name) for i in places]
+            rewards(own, [""] * len(own), options)
+
+
+def _by_reward(prompts: Sequence[RewardPrompt], weights: Weights) -> dict[str, Sequence[int]]:
+    """The indices of the prompts that each reward scores."""
+    if weights:
+        return dict.fromkeys(weights, range(len(prompts))) if prompts else {}
+    places: dict[str, list[int]] = {}
+    for i, prompt in enumerate(prompts):
+        places.setdefault(prompt.task, []).append(i)
+    return {**places}
+
+
+def _combined(parts: Mapping[str, Reward], weights: Weights) -> Reward:
+    """The reward of an answer, from those that scored it."""
+    values = {name: part.value for name, part in parts.items() if part.value is not None}
+    value = sum(weights.get(name, 1.0) * value for name, value in values.items()) if values else None
+    accuracy = next((part.accuracy for part in parts.values() if part.accuracy is not None), None)
+    terms = values if len(parts) > 1 else next(iter(parts.values())).terms
+    return Reward(value, accuracy, terms)
 
 
 def _registered(name: str, prompt: RewardPrompt) -> Registration:
@@ -95,12 +155,3 @@ def _options_of(name: str, options: Mapping[str, Any]) -> dict[str, Any]:
     if not isinstance(own, Mapping):
         raise UsageError(f"the options of the reward {name!r} are {own!r:.60}; expected a mapping of names to values")
     return {**common, **own}
-
-
-def _checked(reward: Reward, name: str, prompt: RewardPrompt) -> Reward:
-    if not math.isfinite(reward.value) or reward.accuracy not in (0.0, 1.0):
-        raise TrainingError(
-            f"{prompt.where}: the reward {name!r} returned value={reward.value!r}, accuracy={reward.accuracy!r}; "
-            "a value is a finite number, an accuracy is 0 or 1"
-        )
-    return reward

@@ -11,7 +11,7 @@ import os
 import time
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Unpack
+from typing import Any, Unpack, cast
 
 from dare_bench.keywords import TrainKeywords
 from dare_bench.reading import existing
@@ -21,6 +21,7 @@ from dare_bench.runs.writer import held
 from dare_bench.training import folder
 from dare_bench.training.opening import open_training, settle
 from dare_bench.training.processes import data_parallel_size, first_process
+from dare_bench.training.reward_functions import take_functions
 from dare_bench.training.rewards import check_rewards
 from dare_bench.training.rows import Tokens
 from dare_bench.training.sources import open_memory
@@ -49,14 +50,15 @@ def train(spec: TrainSpec | None = None, **fields: Unpack[TrainKeywords]) -> Tra
         spec: the settings; or give its fields by name: ``train(method="sft", model="tiny-llada-base",
             task="dare_sudoku", output_path="out/sft", max_steps=100, eval={"tasks": "dare_sudoku"})``. Fields that
             :class:`TrainSpec` does not have are options of the method. ``data`` may also be a list of dicts or a
-            ``datasets.Dataset``; the spec then contains its name and a hash of its content.
+            ``datasets.Dataset``; the spec then contains its name and a hash of its content. ``reward`` may also be a
+            function, a list of functions and names, or a mapping of names to functions (docs/rewards.md).
 
     Raises:
         UsageError: unknown method, data or settings; an output folder of another training.
         DataError: malformed rows, by file and line.
         TrainingError: a loss that is not finite. CheckpointError, SaveError, MemoryLimitError: see the message.
     """
-    memory = None
+    memory, functions = None, take_functions(cast("dict[str, Any]", fields))
     if not isinstance(fields.get("data"), str | os.PathLike | None):
         memory = open_memory(fields["data"])
         fields["data"] = memory.name
@@ -69,7 +71,7 @@ def train(spec: TrainSpec | None = None, **fields: Unpack[TrainKeywords]) -> Tra
         existed = existing(out) is not None
         if existed:
             stack.enter_context(_held(out))
-        training = open_training(spec, kind, memory)
+        training = open_training(spec, kind, memory, functions)
         model, method, data = training.model, training.method, training.data
         settings, services = training.settings, training.services
         _report_lengths(data)
@@ -78,7 +80,8 @@ def train(spec: TrainSpec | None = None, **fields: Unpack[TrainKeywords]) -> Tra
             training.open_rollout_engine()
         method.check(spec, model.loaded, data)
         if data.records:
-            check_rewards(data.records, method.options.reward)
+            weights = method.options.reward_weights
+            check_rewards(data.records, method.options.reward, weights=weights, functions=functions)
         _report_padding(method.resolved_options(), data)
         if not existed:  # a training that is refused leaves no folder
             stack.enter_context(_held(out))

@@ -19,7 +19,7 @@ from dare_bench.protocols import LoadedModel
 from dare_bench.run_fields import run_fields
 from dare_bench.runs import lineage
 from dare_bench.runs.reader import Run
-from dare_bench.training.rewards import rewards
+from dare_bench.training.rewards import NO_FUNCTIONS, Functions, rewards
 from dare_bench.training.rollout_engine import sampled_by
 from dare_bench.training.spec import TrainSpec
 from dare_bench.types import Reward, RewardPrompt
@@ -30,8 +30,10 @@ log = logging.getLogger("dare_bench")
 class TrainingServices:
     """The engine's services for a trainer (see ``protocols.Services``)."""
 
-    def __init__(self, spec: TrainSpec, settings: dict[str, Any], method: Any) -> None:
-        self.spec, self.settings, self.method = spec, settings, method
+    def __init__(
+        self, spec: TrainSpec, settings: dict[str, Any], method: Any, functions: Functions = NO_FUNCTIONS
+    ) -> None:
+        self.spec, self.settings, self.method, self.functions = spec, settings, method, functions
         self._runs: dict[Path, tuple[int, Run]] = {}
         """The runs of evaluations by folder, with the step of the checkpoint; -1: of the starting checkpoint."""
         self.refused: list[str] = []
@@ -59,8 +61,10 @@ class TrainingServices:
     def rewards(
         self, prompts: Sequence[RewardPrompt], texts: Sequence[str], options: Mapping[str, Any]
     ) -> list[Reward]:
-        """The rewards of answers, by the name in each prompt."""
-        return rewards(prompts, texts, options)
+        """The rewards of answers, by the name in each prompt or with the weights of the method's options."""
+        own = self.method.options
+        given = {"weights": own.reward_weights, "functions": self.functions, "seconds": own.reward_timeout}
+        return rewards(prompts, texts, options, **given)
 
     @property
     def runs(self) -> list[Run]:

@@ -117,7 +117,7 @@ def test_a_rollout_without_its_weights_is_refused(trained: Any, tmp_path: Path) 
     out = tmp_path / "out"
     shutil.copytree(trained[0], out)
     shutil.rmtree(out / "checkpoint-2")
-    with pytest.raises(UsageError, match=r"has no checkpoint-2; steps that can be replayed: 1 to 2, 5 to 6; .*steps 2"):
+    with pytest.raises(UsageError, match=r"has no checkpoint-2, and no table .*replayed: 1 to 2, 5 to 6; .*steps 2"):
         replay(out, 4)
     with pytest.raises(UsageError, match=r"step 7: the training in .* has the steps 1 to 6"):
         replay(out, 7)
@@ -185,7 +185,8 @@ def test_the_command_prints_groups_and_json(trained: Any, tmp_path: Path, capsys
 def test_the_steps_that_can_be_replayed() -> None:
     from dare_bench.trainers.rl.replay import replayable
 
-    assert replayable(7, 3, {3}) == "1 to 6"
-    assert replayable(7, 3, {1, 6}) == "1 to 3, 7"
-    assert replayable(2, 1, set()) == "1"
-    assert replayable(10**9, 2, {3, 4, 10**9}) == "1 to 2, 5 to 6", "found from the checkpoints, not from the steps"
+    assert replayable(7, 3, {0, 3}) == "1 to 6"
+    assert replayable(7, 3, {0, 1, 6}) == "1 to 3, 7"
+    assert replayable(2, 1, set()) == "none"
+    assert replayable(2, 1, {0}) == "1"
+    assert replayable(10**9, 2, {4, 3, 0, 10**9}) == "1 to 2, 5 to 6", "found from what is kept, not from the steps"

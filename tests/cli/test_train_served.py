@@ -326,5 +326,8 @@ def test_the_command(tmp_path: Path, server: StandIn) -> None:
     result = command.run(*words, *flags)
     assert result.returncode == 0 and result.stdout.splitlines()[-1] == str(tmp_path / "out"), result.stderr
     assert f"completions are sampled by sglang 0.5.23 at {server.url}; its exactness tier is unknown" in result.stderr
+    shown = command.run("rl", "replay", str(tmp_path / "out"), "--step", "1")
+    assert shown.returncode == 0 and "sampled from the table completions/step-000001.jsonl" in shown.stdout
+    (tmp_path / "out/completions/step-000001.jsonl").unlink()
     refused = command.run("rl", "replay", str(tmp_path / "out"), "--step", "1")
-    assert refused.returncode == 2 and "sampled by engine sglang, whose random numbers" in refused.stderr
+    assert refused.returncode == 2 and "engine sglang sampled, whose random numbers" in refused.stderr

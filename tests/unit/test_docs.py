@@ -120,7 +120,7 @@ def test_what_a_page_prints_runs(page: Path, tmp_path: Path, monkeypatch: pytest
     train_whole = dare_bench.train
 
     def train_briefly(**named: Any) -> Any:
-        return train_whole(**named | {"max_steps": 1, "eval": named["eval"] | {"limit": 2}})
+        return train_whole(**named | {"max_steps": 1, "eval": named["eval"] | {"limit": 2} if "eval" in named else {}})
 
     monkeypatch.setattr(dare_bench, "train", train_briefly)
     monkeypatch.chdir(tmp_path)

@@ -36,6 +36,7 @@ from dare_bench.trainers.rl.policy_gradient import PolicyGradient
 from dare_bench.trainers.rl.published_rollout import PublishedRollout
 from dare_bench.trainers.rl.requirements import CAPABILITIES
 from dare_bench.trainers.rl.rollout import Rollouts
+from dare_bench.trainers.rl.rollout_metrics import numbers
 from dare_bench.trainers.rl.step_rewards import Chosen, choose, predictions, rewards_of_forwards
 from dare_bench.trainers.rl.surrogate import Aggregation
 from dare_bench.training.rows import Tokens
@@ -143,7 +144,7 @@ class MDPO(PolicyGradient):
         def choice(every: list[list[float]]) -> list[Chosen]:
             return choose(every, o.num_generations, o.sample_train_steps, o.advantage)
 
-        chosen = source.together([[reward.value for reward in of_answer] for of_answer in rewards], choice)
+        chosen = source.together([numbers(of_answer) for of_answer in rewards], choice)
         lost = [is_over_denoised(of_answer) for of_answer in rewards]
         metrics = {
             "over_denoising": (float(sum(lost)), float(len(lost))),

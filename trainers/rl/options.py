@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from typing import Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
+from pydantic import BaseModel, ConfigDict, Field, FiniteFloat, field_validator, model_validator
 
 from dare_bench.config import parse_pairs
 from dare_bench.trainers.rl.surrogate import Advantage, Aggregation
+from dare_bench.training.reward_calls import SECONDS
 
 SCRIPTS = {
     "adam_beta2": 0.99, "weight_decay": 0.1, "max_grad_norm": 0.2, "lr_scheduler_type": "constant_with_warmup",
@@ -71,9 +72,24 @@ class RLOptions(BaseModel):
         description="k=v,k=v: options of the rewards that the rows name; random=True replaces their values by coin "
         "flips (a control).",
     )
+    reward_weights: dict[str, FiniteFloat] = Field(
+        default_factory=dict,
+        exclude=True,
+        description="NAME=weight,NAME=weight: score every row by the weighted sum of these rewards (default: by the "
+        "reward that the row names).",
+    )
+    reward_timeout: FiniteFloat = Field(
+        SECONDS, gt=0, exclude=True, description="Seconds that a reward may take for the completions of a process."
+    )
+    log_completions: int = Field(
+        10,
+        ge=0,
+        exclude=True,
+        description="Write completions with rewards and advantages to completions/ every N optimizer steps (0: never).",
+    )
     advantage: Advantage = Field("standardized", description="Advantages within a group.")
 
-    @field_validator("rollout", "rollout_engine_args", "reward", mode="before")
+    @field_validator("rollout", "rollout_engine_args", "reward", "reward_weights", mode="before")
     @classmethod
     def _fields(cls, value: Any) -> Any:
         return parse_pairs(value) if isinstance(value, str) else value

@@ -26,7 +26,8 @@ def is_over_denoised(rewards: Sequence[Reward]) -> bool:
     Args:
         rewards: of the answers that its forwards predict, in order.
     """
-    return max(reward.accuracy for reward in rewards) > rewards[-1].accuracy
+    right = [reward.accuracy or 0.0 for reward in rewards]
+    return max(right) > right[-1]
 
 
 def over_denoised_prompts(source: Rollouts) -> list[int]:

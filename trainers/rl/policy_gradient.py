@@ -45,7 +45,7 @@ from dare_bench.trainers.rl.rollout import Rollouts, Update
 from dare_bench.trainers.rl.rollout_file import Rollout
 from dare_bench.trainers.rl.rollout_step import RolloutStep, Surrogate, surrogate_of
 from dare_bench.trainers.rl.served import check_engine, check_request
-from dare_bench.trainers.rl.surrogate import Divergence, clipped, divergence, unit_weights
+from dare_bench.trainers.rl.surrogate import Divergence, clip_metrics, clipped, divergence, unit_weights
 from dare_bench.trainers.steps import Step, StepShape, TrainingRow
 from dare_bench.training.processes import data_parallel_size
 from dare_bench.training.rows import Tokens
@@ -251,11 +251,6 @@ class PolicyGradient(Method):
         self, spec: TrainSpec, model: LoadedModel, data: Tokens, out: Path, services: Services, step: int, batch: int
     ) -> Any:
         """Make a step's rollout again (see :func:`dare_bench.trainers.rl.replay.replay`)."""
-        if self.options.rollout_engine is not None:
-            raise UsageError(
-                f"{out}: its completions were sampled by engine {self.options.rollout_engine}, whose random numbers "
-                "cannot be drawn again; replay is for trainings whose own model samples"
-            )
         from dare_bench.trainers.rl.replay import replay
 
         return replay(self, spec, model, data, out, services, step, batch)
@@ -377,8 +372,9 @@ class PolicyGradient(Method):
             assert surrogate.drawn_U is not None  # rollouts need the capability ``logprobs``
             importance_U, metrics["importance_capped"] = importance(old_U, surrogate.drawn_U, self.importance_cap)
             advantage_U = advantage_U * importance_U
-        loss_U, active_U = self.unit_losses(value_U - old_U, advantage_U)
-        metrics["clip_fraction"] = float(active_U.double().sum()), float(len(active_U))
+        log_ratio_U = value_U - old_U
+        loss_U, active_U = self.unit_losses(log_ratio_U, advantage_U)
+        metrics |= clip_metrics(log_ratio_U.detach(), active_U, ratios=surrogate.old_U is not None)
         if reference is not None:
             kl_U = self.kl_of(value_U - surrogate.units.values(reference(step)), surrogate)
             loss_U = loss_U + self.beta * kl_U

@@ -1,12 +1,15 @@
 """Replay of an optimizer step: its rollout made again from the weights that sampled it.
 
-Completions are a function of (weights, seed, number of the rollout), so that nothing but checkpoints has to be kept.
+Completions are a function of (weights, seed, number of the rollout), so that checkpoints are enough to make them again;
+without the checkpoint a table of the training may have them (``completions_table.py``).
 The weights of the tokens in an update inside a rollout also depend on the weights before that update.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import groupby
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING
@@ -15,11 +18,13 @@ from torch import Tensor
 
 from dare_bench.errors import UsageError
 from dare_bench.protocols import LoadedModel, Services
+from dare_bench.registry import registry
 from dare_bench.trainers.arguments import training_arguments
 from dare_bench.trainers.checkpoints import checkpoints, step_of
 from dare_bench.trainers.loop import Loop
 from dare_bench.trainers.policy import PolicyInTraining
 from dare_bench.trainers.rl.completions import Prediction
+from dare_bench.trainers.rl.completions_table import TableRow, read_table, table_name, tables
 from dare_bench.trainers.rl.rollout_file import Rollout
 from dare_bench.trainers.rl.rollout_step import RolloutStep
 from dare_bench.trainers.steps import StepShape
@@ -47,7 +52,7 @@ class ReplayedCompletion:
     set_at: tuple[int, ...]
     logprobs: tuple[float, ...]
     text: str
-    reward: float
+    reward: float | None
     advantage: float
     weights: tuple[float, ...] | None
     predictions: tuple[Prediction, ...] = ()
@@ -66,6 +71,8 @@ class Replay:
     sampled_from: str
     updated_from: str | None
     groups: tuple[tuple[ReplayedCompletion, ...], ...]
+    is_table: bool = False
+    """Are the completions read from a table of the training, which has no weights of tokens?"""
 
 
 def replay(
@@ -86,7 +93,7 @@ def replay(
         batch: completions of an optimizer step in all processes.
 
     Raises:
-        UsageError: no such step, or the weights that sampled its rollout were not kept.
+        UsageError: no such step, or neither the weights that sampled its rollout nor its completions were kept.
     """
     shape, iterations = StepShape(batch), method.options.num_iterations
     source = method.source(data, shape, spec.seed)
@@ -96,11 +103,18 @@ def replay(
     number = step - 1
     rollout, iteration = divmod(number, iterations)
     first = number - iteration
-    if first and first not in saved:
+    never = _why_never(method)
+    weights = set[int]() if never else {0, *saved}
+    if first not in weights:
+        if (rows := read_table(out, first + 1)) is not None:
+            return _from_table(rows, step, steps, iterations)
+        reason = never or (
+            f"its rollout was sampled with the weights after step {first}, and {out} has no checkpoint-{first}"
+        )
         raise UsageError(
-            f"step {step}: its rollout was sampled with the weights after step {first}, and {out} has no checkpoint-"
-            f"{first}; steps that can be replayed: {replayable(steps, iterations, set(saved))}; a training keeps all "
-            f"with --save-steps {iterations}"
+            f"step {step}: {reason}, and no table has its completions; steps that can be replayed: "
+            f"{replayable(steps, iterations, weights | tables(out))}; a training keeps all with --save-steps "
+            f"{iterations}, or completions without weights with --log-completions {iterations}"
         )
     with TemporaryDirectory() as scratch:
         arguments = training_arguments(spec, model, Path(scratch))
@@ -169,15 +183,59 @@ def replayed(rollout: Rollout, update: RolloutStep, weight_N: Tensor | None) -> 
     ]
 
 
-def replayable(steps: int, iterations: int, saved: set[int]) -> str:
-    """The steps whose rollout can be made again, in words: the weights before a rollout's first step were kept."""
+def _why_never(method: PolicyGradient) -> str:
+    """Why no rollout of a training can be made again; empty if it can."""
+    if method.options.rollout_engine is not None:
+        return f"engine {method.options.rollout_engine} sampled, whose random numbers cannot be drawn again"
+    if functions := method.options.reward_weights.keys() - set(registry().names("reward")):
+        return f"its reward {min(functions)!r} is a function that Python gave"
+    return ""
+
+
+def _from_table(rows: Sequence[TableRow], step: int, steps: int, iterations: int) -> Replay:
+    """A step as far as the table of its rollout has it: without the weights of tokens."""
+    groups = [
+        tuple(
+            ReplayedCompletion(
+                where=row.where,
+                prompt=row.prompt_ids,
+                tokens=row.tokens,
+                scored=row.scored,
+                set_at=row.set_at,
+                logprobs=row.logprobs,
+                text=row.completion,
+                reward=row.reward,
+                advantage=row.advantage,
+                weights=None,
+            )
+            for row in group
+        )
+        for _, group in groupby(rows, key=lambda row: row.group)
+    ]
+    rollout, iteration = divmod(step - 1, iterations)
+    return Replay(
+        step=step,
+        steps=steps,
+        rollout=rollout,
+        iteration=iteration,
+        iterations=iterations,
+        sampled_from=f"the table {table_name(rows[0].step - 1)}",
+        updated_from=None,
+        groups=tuple(groups),
+        is_table=True,
+    )
+
+
+def replayable(steps: int, iterations: int, kept: set[int]) -> str:
+    """The steps whose rollout can be shown again, in words: the weights before the first step of a rollout, or a table
+    of its completions, were kept."""
     ranges: list[tuple[int, int]] = []
-    for first in sorted({0, *saved}):
+    for first in sorted(kept):
         if first % iterations == 0 and first < steps:
             last = min(first + iterations, steps)
             begin = ranges.pop()[0] if ranges and ranges[-1][1] == first else first + 1
             ranges.append((begin, last))
-    return ", ".join(f"{begin} to {last}" if begin < last else str(begin) for begin, last in ranges)
+    return ", ".join(f"{begin} to {last}" if begin < last else str(begin) for begin, last in ranges) or "none"
 
 
 def _name(step: int) -> str:

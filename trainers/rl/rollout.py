@@ -23,8 +23,9 @@ from dare_bench.seeds import key, sample_key
 from dare_bench.trainers.checkpoints import step_of
 from dare_bench.trainers.policy import PolicyInTraining
 from dare_bench.trainers.rl.completions import Completion
+from dare_bench.trainers.rl.completions_table import is_due, table_lines, table_name
 from dare_bench.trainers.rl.rollout_file import Rollout, read_prompts, read_rollout, write_prompts, write_rollout
-from dare_bench.trainers.rl.rollout_metrics import entropy_metric, reward_metrics
+from dare_bench.trainers.rl.rollout_metrics import entropy_metric, group_metrics, numbers, reward_metrics
 from dare_bench.trainers.rl.rollout_step import RolloutStep
 from dare_bench.trainers.rl.served import ServedSampler
 from dare_bench.trainers.rl.surrogate import advantages
@@ -174,8 +175,7 @@ class Rollouts:
         texts = [answer.text or "" for answer in answers]
         prompts = self.reward_prompts(mine)
         rewards = self.scores(prompts, texts)
-        values = [reward.value for reward in rewards]
-        every = [value for part in self.policy.gather(values) for value in part]
+        every = [value for part in self.policy.gather(numbers(rewards)) for value in part]
         advantage_B = advantages(torch.tensor(every, dtype=torch.float64), self.group, self.method.options.advantage)
         completions, refined = self.method.refined(completions, answers, prompts, self)
         total = sum(self.policy.gather(sum(completion.scored_tokens for completion in completions)))
@@ -183,14 +183,15 @@ class Rollouts:
             number=number,
             completions=completions,
             texts=texts,
-            rewards=values,
+            rewards=[reward.value for reward in rewards],
             advantage=self._slice(advantage_B.tolist()),
             scored_total=total,
             weights_version=weights_version(answers),
         )
-        informative = float((advantage_B.view(-1, self.group) != 0).any(1).double().mean()), 1.0
+        self._write_table(number, prompts, list(zip(completions, answers, rewards, rollout.advantage, strict=True)))
         rollout.metrics = {
-            **reward_metrics(rewards, answers, informative),
+            **reward_metrics(rewards, answers),
+            **group_metrics(every, (advantage_B.view(-1, self.group) != 0).any(1).tolist()),
             "entropy": entropy_metric(completions, answers),
             **refined,
         }
@@ -230,14 +231,30 @@ class Rollouts:
         """The rewards of answers to prompts. Called by all processes together; an error in one is raised in all, since
         the others would wait for it."""
         assert self.policy is not None
-        rewards, problem = [], None
+        rewards: list[Reward] = []
+        problem: DareError | None = None
         try:
             rewards = self.policy.rewards(prompts, texts)
         except DareError as error:
-            problem = str(error)
-        if problems := [text for text in self.policy.gather(problem) if text is not None]:
-            raise TrainingError(f"the completions could not be scored: {problems[0]}")
+            problem = error
+        every = self.policy.gather(None if problem is None else str(problem))
+        if problems := [text for text in every if text is not None]:
+            raise TrainingError(f"the completions could not be scored: {problems[0]}") from problem
         return rewards
+
+    def _write_table(
+        self,
+        number: int,
+        prompts: Sequence[RewardPrompt],
+        scored: Sequence[tuple[Completion, Generation, Reward, float]],
+    ) -> None:
+        """Write the completions of a rollout as a table where one is due. Called by all processes together."""
+        assert self.policy is not None
+        step = number * self.iterations
+        if not is_due(step, self.method.options.log_completions, self.iterations):
+            return
+        lines = table_lines(step, self.group, self.process * len(scored), prompts, scored)
+        self.policy.write_lines(table_name(step), lines)
 
     def _slice(self, every: Sequence[Any]) -> Any:
         """The part of this process."""

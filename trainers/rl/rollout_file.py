@@ -41,7 +41,8 @@ class Rollout:
     number: NonNegativeInt
     completions: Annotated[list[Completion], FailFast()]
     texts: Annotated[list[str], FailFast()]
-    rewards: Values
+    rewards: Annotated[list[FiniteFloat | None], FailFast()]
+    """None: it could not be scored."""
     advantage: Values
     scored_total: NonNegativeInt
     """Scored tokens of all processes."""

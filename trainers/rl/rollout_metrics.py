@@ -2,29 +2,56 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
+from statistics import stdev
 
 from dare_bench.trainers.rl.completions import Completion
 from dare_bench.types import Generation, Reward
 
 
-def reward_metrics(
-    rewards: Sequence[Reward], answers: Sequence[Generation], informative: tuple[float, float]
-) -> dict[str, tuple[float, float]]:
-    """(sum, count) by name, of the rewarded answers of this process. ``informative``: of prompts."""
+def numbers(rewards: Sequence[Reward]) -> list[float]:
+    """The values of rewards; NaN where an answer cannot be scored."""
+    return [math.nan if reward.value is None else reward.value for reward in rewards]
+
+
+def reward_metrics(rewards: Sequence[Reward], answers: Sequence[Generation]) -> dict[str, tuple[float, float]]:
+    """(sum, count) by name, of the rewarded answers of this process."""
     count = len(rewards)
-    lengths = [answer.tokens_to_eos for answer in answers]
+    values = [reward.value for reward in rewards if reward.value is not None]
+    right = [reward.accuracy for reward in rewards if reward.accuracy is not None]
     metrics: dict[str, tuple[float, float]] = {
-        "reward": (sum(reward.value for reward in rewards), count),
-        "reward_square": (sum(reward.value**2 for reward in rewards), count),
-        "accuracy": (sum(reward.accuracy for reward in rewards), count),
-        "accuracy_square": (sum(reward.accuracy**2 for reward in rewards), count),
-        "completion_length": (float(sum(lengths)), count),
-        "informative_groups": informative,
+        "reward": _sum(values),
+        "reward_square": _sum([value**2 for value in values]),
+        "accuracy": _sum(right),
+        "accuracy_square": _sum([value**2 for value in right]),
+        "unscored": (float(count - len(values)), count),
+        "completion_length": _sum([answer.tokens_to_eos for answer in answers]),
+        "truncated": _sum([answer.finish_reason == "length" for answer in answers]),
     }
     for name in sorted({name for reward in rewards for name in reward.terms}):
-        metrics[f"reward/{name}"] = (sum(reward.terms.get(name, 0.0) for reward in rewards), count)
+        metrics[f"reward/{name}"] = _sum([reward.terms[name] for reward in rewards if name in reward.terms])
     return metrics
+
+
+def group_metrics(value_B: Sequence[float], informative: Sequence[bool]) -> dict[str, tuple[float, float]]:
+    """(sum, count) by name, of groups.
+
+    Args:
+        value_B: rewards of completions that stand group by group; NaN: none.
+        informative: of each group, has a completion an advantage?
+    """
+    group = len(value_B) // len(informative)
+    groups = [value_B[i : i + group] for i in range(0, len(value_B), group)]
+    scored = [[value for value in values if not math.isnan(value)] for values in groups]
+    return {
+        "informative_groups": _sum(informative),
+        "reward_group_std": _sum([stdev(values) for values in scored if len(values) > 1]),
+    }
+
+
+def _sum(values: Sequence[float]) -> tuple[float, float]:
+    return float(sum(values)), float(len(values))
 
 
 def entropy_metric(completions: Sequence[Completion], answers: Sequence[Generation]) -> tuple[float, float]:

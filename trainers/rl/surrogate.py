@@ -20,13 +20,20 @@ MAX_LOG_RATIO = 60.0
 
 
 def advantages(reward_S: Tensor, group: int, kind: Advantage = "standardized") -> Tensor:
-    """Advantages of completions that stand group by group, float64 [S]; zero where a group's rewards are equal.
+    """Advantages of completions that stand group by group, float64 [S]; zero where a group's rewards are equal, and of
+    a completion without a reward (NaN), which does not count in its group.
 
     ``mean``: r - mean (d1, arXiv 2504.12216); ``standardized``: divided by the group's standard deviation + 1e-6, with
     n - 1 (GRPO, arXiv 2402.03300); ``leave_one_out``: r - mean of the others = G / (G - 1) (r - mean) (RLOO, arXiv
     2402.14740; coupled-GRPO).
     """
     reward_PG = reward_S.double().view(-1, group)
+    if reward_PG.isnan().any():
+        scored_PG, result_PG = ~reward_PG.isnan(), torch.zeros_like(reward_PG)
+        for reward_G, scored_G, result_G in zip(reward_PG, scored_PG, result_PG, strict=True):
+            if scored_G.any():
+                result_G[scored_G] = advantages(reward_G[scored_G], int(scored_G.sum()), kind)
+        return result_PG.flatten()
     centered_PG = reward_PG - reward_PG.mean(1, keepdim=True)
     centered_PG = torch.where((reward_PG == reward_PG[:, :1]).all(1, keepdim=True), 0.0, centered_PG)
     if group == 1 or kind == "mean":
@@ -63,6 +70,19 @@ def _ppo(ratio_U: Tensor, advantage_U: Tensor, low: float, high: float, dual: fl
         over_U = (advantage_U < 0) & (loss_U > limit_U)
         loss_U, active_U = torch.where(over_U, limit_U, loss_U), active_U | over_U
     return loss_U, active_U
+
+
+def clip_metrics(log_ratio_U: Tensor, active_U: Tensor, ratios: bool) -> dict[str, tuple[float, float]]:
+    """(sum, count) by name: the units whose gradient a clip has taken; with ``ratios`` (where they are not all 1) also
+    those with a ratio below and above 1, and the extremes of the ratios."""
+    shares = {"clip_fraction": active_U}
+    if ratios:
+        shares |= {"clip_low": active_U & (log_ratio_U < 0), "clip_high": active_U & (log_ratio_U > 0)}
+    metrics = {name: (float(clipped_U.sum()), float(len(active_U))) for name, clipped_U in shares.items()}
+    if ratios and len(log_ratio_U):
+        ratio_U = log_ratio_U.clamp(max=MAX_LOG_RATIO).exp()
+        metrics |= {"ratio_min": (float(ratio_U.min()), 1.0), "ratio_max": (float(ratio_U.max()), 1.0)}
+    return metrics
 
 
 def divergence(log_ratio_U: Tensor, kind: Divergence = "k3") -> Tensor:

@@ -28,7 +28,7 @@ from dare_bench.trainers.rl.completions import Completion
 from dare_bench.trainers.rl.distillation import distilled_positions
 from dare_bench.trainers.rl.rollout import Rollouts, weights_version
 from dare_bench.trainers.rl.rollout_file import Rollout
-from dare_bench.trainers.rl.rollout_metrics import entropy_metric, reward_metrics
+from dare_bench.trainers.rl.rollout_metrics import entropy_metric, group_metrics, numbers, reward_metrics
 from dare_bench.trainers.rl.surrogate import Advantage, advantages
 from dare_bench.trainers.steps import StepShape
 from dare_bench.training.rows import Tokens
@@ -74,20 +74,25 @@ class TreeShape:
 
 
 def node_values(leaf_B: Sequence[float], branches: Sequence[int]) -> list[list[float]]:
-    """The values of the nodes of each level, the root's children first: the mean of a node's children. The sums are
-    rounded once, so that equal rewards in another order give equal values."""
+    """The values of the nodes of each level, the root's children first: the mean of a node's children, without those
+    that have none (NaN). The sums are rounded once, so that equal rewards in another order give equal values."""
     levels = [list(leaf_B)]
     for count in reversed(branches[1:]):
         below = levels[0]
-        levels.insert(0, [math.fsum(below[i : i + count]) / count for i in range(0, len(below), count)])
+        levels.insert(0, [_mean(below[i : i + count]) for i in range(0, len(below), count)])
     return levels
+
+
+def _mean(values: Sequence[float]) -> float:
+    known = [value for value in values if not math.isnan(value)]
+    return math.fsum(known) / len(known) if known else math.nan
 
 
 def local_advantages(value_B: Sequence[float], count: int, kind: Advantage) -> list[float]:
     """The advantages of nodes that stand ``count`` siblings by ``count``; ``leave_one_out`` is the paper's. The
-    baseline of a node without siblings is 0."""
+    baseline of a node without siblings is 0. A node without a value (NaN) has none."""
     if count == 1:
-        return list(value_B)
+        return [0.0 if math.isnan(value) else value for value in value_B]
     result: list[float] = advantages(torch.tensor(value_B, dtype=torch.float64), count, kind).tolist()
     return result
 
@@ -129,8 +134,9 @@ class TreeRollouts(Rollouts):
         shape, levels = self.method.tree, self._grown(number)
         leaves = [node.answer for node in levels[-1] if node.answer is not None]
         texts = [answer.text or "" for answer in leaves]
-        rewards = self.scores(self.reward_prompts([(node.index, node.request) for node in levels[-1]]), texts)
-        value = node_values([reward.value for reward in rewards], shape.branches)
+        prompts = self.reward_prompts([(node.index, node.request) for node in levels[-1]])
+        rewards = self.scores(prompts, texts)
+        value = node_values(numbers(rewards), shape.branches)
         kind = self.method.options.advantage
         advantage = [local_advantages(v, n, kind) for v, n in zip(value, shape.branches, strict=True)]
         nodes = self._by_tree(levels)
@@ -140,16 +146,18 @@ class TreeRollouts(Rollouts):
             number=number,
             completions=completions,
             texts=[answer.text or "" for answer in answers],
-            rewards=self._by_tree(value),
+            rewards=[None if math.isnan(v) else v for v in self._by_tree(value)],
             advantage=self._by_tree(advantage),
             scored_total=self._total(sum(len(completion.written) for completion in completions)),
             weights_version=weights_version(answers),
         )
         rollout.distilled_total = self._total(len(distilled_positions(completions, rollout.advantage)))
         trees = [rollout.advantage[i : i + shape.nodes] for i in range(0, len(nodes), shape.nodes)]
-        informative = float(sum(any(tree) for tree in trees)), float(len(trees))
+        ends = [node.completion for node in levels[-1] if node.completion is not None]
+        self._write_table(number, prompts, list(zip(ends, leaves, rewards, advantage[-1], strict=True)))
         rollout.metrics = {
-            **reward_metrics(rewards, leaves, informative),
+            **reward_metrics(rewards, leaves),
+            **group_metrics(value[-1], [any(tree) for tree in trees]),
             "entropy": entropy_metric(completions, answers),
         }
         return self._with_old_values(rollout)

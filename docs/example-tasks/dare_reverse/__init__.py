@@ -11,4 +11,4 @@ def register(registry):
     registry.add("suite", "digits", str(here / "digits.yaml"), origin=__name__)
     registry.add("training_data", "reverse", "dare_reverse.training:DATA", origin=__name__)
     about = "the task's exact_match; option format_weight: partial credit for the right digits in another order"
-    registry.add("reward", "reverse", "dare_reverse.training:REWARD", origin=__name__, about=about)
+    registry.add("reward", "reverse", "dare_reverse.training:REWARD", origin=__name__, about=about, checks_rows=True)

@@ -120,13 +120,13 @@ def test_every_reward_that_runs_code_of_an_answer_states_its_requirements():
 
 @pytest.mark.parametrize("text", ["nan", "inf", "-inf", "3"])
 def test_a_reward_that_is_no_number_is_an_error_with_its_row(registered, text):
-    with pytest.raises(TrainingError, match=r"f:3: the reward 'faulty' returned value=.*a value is a finite number"):
+    with pytest.raises(TrainingError, match=r"f:3: the reward .faulty. returned Reward\(value=.*expected a finite"):
         rewards([SORT, FAULTY], ["", text], {})
     assert not math.isnan(rewards([FAULTY], ["-2"], {})[0].value)
 
 
 def test_a_reward_that_leaves_answers_out_is_an_error(registered):
-    with pytest.raises(TrainingError, match="'faulty' returned 1 rewards for 2 answers"):
+    with pytest.raises(TrainingError, match="'faulty' returned 1 rewards for 2 answers to f:3; return one for each"):
         rewards([FAULTY, FAULTY], ["1", "2"], {"drop": 1})
 
 

@@ -10,7 +10,15 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dare_bench.trainers.rl.surrogate import Aggregation, advantages, clipped, divergence, unit_weights
+from dare_bench.trainers.objective import averages
+from dare_bench.trainers.rl.surrogate import (
+    Aggregation,
+    advantages,
+    clip_metrics,
+    clipped,
+    divergence,
+    unit_weights,
+)
 
 KINDS = ("standardized", "mean", "leave_one_out")
 REWARD = torch.tensor([1.0, 0.0, 0.0, 2.0, 0.3, 0.3, 0.1, 0.2], dtype=torch.float64)
@@ -45,6 +53,30 @@ def test_standardized_advantages_do_not_depend_on_scale_and_offset():
 @pytest.mark.parametrize("kind", ["mean", "leave_one_out"])
 def test_centered_advantages_scale_with_the_reward(kind):
     torch.testing.assert_close(advantages(3.0 * REWARD + 7.0, 4, kind), 3.0 * advantages(REWARD, 4, kind))
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_completions_without_a_reward_do_not_count_in_their_group(kind):
+    reward = torch.tensor([1.0, math.nan, 0.0, 2.0, *REWARD[4:].tolist(), *[math.nan] * 3, 5.0], dtype=torch.float64)
+    scored = advantages(torch.tensor([1.0, 0.0, 2.0], dtype=torch.float64), 3, kind).tolist()
+    wanted = [scored[0], 0.0, *scored[1:], *advantages(REWARD[4:], 4, kind).tolist(), 0.0, 0.0, 0.0, 0.0]
+    assert advantages(reward, 4, kind).tolist() == wanted and any(scored)
+
+
+def test_clips_are_counted_by_side_with_the_extremes_of_the_ratios():
+    log_ratio_U = torch.tensor([0.5, -0.5, 0.1, 1.0, 0.0], dtype=torch.float64)
+    _, active_U = clipped(log_ratio_U, torch.tensor([1.0, -1.0, 1.0, -1.0, 1.0], dtype=torch.float64), 0.2, 0.2, 2.0)
+    metrics = clip_metrics(log_ratio_U, active_U, ratios=True)
+    assert metrics.pop("ratio_min")[0] == math.exp(-0.5) and metrics.pop("ratio_max")[0] == math.exp(1.0)
+    assert metrics == {"clip_fraction": (3.0, 5.0), "clip_low": (1.0, 5.0), "clip_high": (2.0, 5.0)}
+    assert clip_metrics(log_ratio_U, active_U, ratios=False) == {"clip_fraction": (3.0, 5.0)}
+    none = torch.zeros(0, dtype=torch.float64)
+    assert clip_metrics(none, none.bool(), ratios=True)["clip_low"] == (0.0, 0.0)
+
+
+def test_the_extremes_of_several_processes_are_those_of_all():
+    parts = [{"ratio_min": (low, 1.0), "ratio_max": (high, 1.0)} for low, high in ((0.9, 1.1), (0.7, 1.0), (0.8, 1.3))]
+    assert averages(parts) == {"ratio_min": 0.7, "ratio_max": 1.3}
 
 
 def test_leave_one_out_is_the_reward_minus_the_mean_of_the_others():

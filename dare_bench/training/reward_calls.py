@@ -1,0 +1,218 @@
+"""One call of a reward: what it is given, how long it may take, what it may return, and what is said when it raises.
+
+A reward is ``f(prompts, texts, options)``, or a function of TRL's: ``f(prompts, completions, **columns)``.
+"""
+
+from __future__ import annotations
+
+import inspect
+import math
+import sysconfig
+import traceback
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from numbers import Real
+from typing import Any
+
+from dare_bench.errors import DareError, TrainingError, UsageError, in_one_line
+from dare_bench.training import time_limit
+from dare_bench.training.time_limit import TimeLimitError, limited
+from dare_bench.types import Reward, RewardPrompt
+
+SECONDS = 1200.0
+"""Default limit of a call. It is less than the 30 minutes that other processes wait for this one."""
+_OURS = (__file__, time_limit.__file__)
+_MOST_FRAMES = 4
+_LIBRARIES = tuple(sysconfig.get_path(name) for name in ("stdlib", "purelib", "platlib"))
+_NO_DEFAULT = inspect.Parameter.empty
+_NAMED = (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY)
+
+RewardFunction = Callable[..., Any]
+
+
+def call_reward(
+    name: str,
+    function: RewardFunction,
+    prompts: Sequence[RewardPrompt],
+    texts: Sequence[str],
+    options: Mapping[str, Any],
+    seconds: float,
+) -> list[Reward]:
+    """The rewards of answers by one function.
+
+    Raises:
+        TrainingError: it raised, took longer than ``seconds``, or returned something else than a reward for each
+            answer. A DareError of its own is not changed.
+    """
+
+    def call(prompts: Sequence[RewardPrompt], texts: Sequence[str]) -> list[Any]:
+        return _several(_returned(function, prompts, texts, options), name)
+
+    try:
+        results = limited(lambda: call(prompts, texts), seconds)
+    except DareError:
+        raise
+    except TimeLimitError:
+        raise TrainingError(
+            f"the reward {name!r} took longer than reward_timeout={seconds:g} seconds for {len(texts)} answers to "
+            f"{_places(prompts)}; mend it, or give it more time"
+        ) from None
+    except (Exception, SystemExit) as error:
+        where = _where_it_raises(call, prompts, texts, seconds)
+        raise TrainingError(f"{where}: the reward {name!r} raised {in_one_line(error)}{_frames(error)}") from error
+    if len(results) != len(texts):
+        raise TrainingError(
+            f"the reward {name!r} returned {len(results)} rewards for {len(texts)} answers to {_places(prompts)}; "
+            "return one for each answer, in order"
+        )
+    return [_reward(result, name, prompt) for result, prompt in zip(results, prompts, strict=True)]
+
+
+def check_signature(name: str, function: RewardFunction, prompts: Sequence[RewardPrompt]) -> None:
+    """Raise UsageError for a function that cannot be called with these prompts."""
+    try:
+        signature = inspect.signature(function)
+    except (TypeError, ValueError):  # of some functions in C it is not known
+        return
+    columns = _columns(prompts)
+    try:
+        signature.bind(**_chosen(signature, columns)) if _is_trl(signature) else signature.bind(None, None, None)
+    except TypeError as error:
+        raise UsageError(
+            f"the reward {name!r} takes {signature} ({error}); expected f(prompts, texts, options), or "
+            f"f(prompts, completions, **columns) with these columns of the rows: {', '.join(columns)}"
+        ) from None
+
+
+# -- what it is given --------------------------------------------------------------------------------------------------
+
+
+def _returned(
+    function: RewardFunction, prompts: Sequence[RewardPrompt], texts: Sequence[str], options: Mapping[str, Any]
+) -> Any:
+    try:
+        signature = inspect.signature(function)
+    except (TypeError, ValueError):
+        return function(prompts, texts, options)
+    if not _is_trl(signature):
+        return function(prompts, texts, options)
+    answers = [
+        text if isinstance(prompt.prompt, str) else [{"role": "assistant", "content": text}]
+        for prompt, text in zip(prompts, texts, strict=True)
+    ]
+    given = {**_columns(prompts), "prompts": [_as_list(prompt.prompt) for prompt in prompts], "completions": answers}
+    return function(**_chosen(signature, given))
+
+
+def _is_trl(signature: inspect.Signature) -> bool:
+    return "completions" in signature.parameters
+
+
+def _columns(prompts: Sequence[RewardPrompt]) -> dict[str, list[Any]]:
+    """The columns of the rows as TRL gives them; ``truth`` is the reference answer."""
+    names = dict.fromkeys(name for prompt in prompts for name in prompt.extra)
+    columns = {name: [prompt.extra.get(name) for prompt in prompts] for name in names}
+    return {"prompts": [], "completions": [], "truth": [prompt.truth for prompt in prompts], **columns}
+
+
+def _chosen(signature: inspect.Signature, given: Mapping[str, Any]) -> dict[str, Any]:
+    """The columns that a function takes: all of them if it has ``**kwargs``."""
+    parameters = signature.parameters.values()
+    if any(parameter.kind is inspect.Parameter.VAR_KEYWORD for parameter in parameters):
+        return dict(given)
+    return {p.name: given[p.name] for p in parameters if p.kind in _NAMED and p.name in given}
+
+
+def _as_list(prompt: Any) -> Any:
+    return prompt if isinstance(prompt, str) else list(prompt)
+
+
+# -- what it returns ---------------------------------------------------------------------------------------------------
+
+
+def _plain(value: Any) -> Any:
+    """Numbers and arrays of numpy and torch as Python values."""
+    return value.tolist() if hasattr(value, "tolist") else value
+
+
+def _several(results: Any, name: str) -> list[Any]:
+    results = _plain(results)
+    if isinstance(results, str | bytes | Mapping) or not isinstance(results, Iterable):
+        raise TrainingError(
+            f"the reward {name!r} returned {_shown(results)}, a {type(results).__name__}; expected a list with one "
+            "reward for each answer"
+        )
+    return list(results)
+
+
+def _reward(result: Any, name: str, prompt: RewardPrompt) -> Reward:
+    """A result as a reward of Python numbers, which JSON can hold."""
+    given = result if isinstance(result, Reward) else Reward(result, result if isinstance(result, bool) else None)
+    try:
+        value, accuracy = _number(given.value), _number(given.accuracy)
+        if accuracy not in (None, 0.0, 1.0):
+            raise ValueError
+        terms = {str(term): number for term, of in given.terms.items() if (number := _number(of)) is not None}
+    except (TypeError, ValueError, OverflowError, AttributeError):
+        raise TrainingError(
+            f"{prompt.where}: the reward {name!r} returned {_shown(result)}; expected a finite number, a bool, None "
+            "(the answer cannot be scored), or dare_bench.types.Reward with such values and an accuracy of 0 or 1"
+        ) from None
+    return Reward(value, accuracy, terms)
+
+
+def _number(value: Any) -> float | None:
+    """A finite number, also in an array of one; None for None. Raises TypeError or ValueError."""
+    value = _plain(value)
+    if isinstance(value, list) and len(value) == 1:
+        (value,) = value
+    if value is None:
+        return None
+    if not isinstance(value, Real):
+        raise TypeError
+    number = float(value)
+    if not math.isfinite(number):
+        raise ValueError
+    return number
+
+
+def _shown(value: Any) -> str:
+    return f"{' '.join(repr(value).split()):.100}"
+
+
+# -- what is said when it raises ---------------------------------------------------------------------------------------
+
+
+def _where_it_raises(
+    call: Callable[[Sequence[RewardPrompt], Sequence[str]], Any],
+    prompts: Sequence[RewardPrompt],
+    texts: Sequence[str],
+    seconds: float,
+) -> str:
+    """The place of the prompt whose answer makes it raise, with the answer; of all prompts if it is none alone."""
+
+    def search() -> str | None:
+        for prompt, text in zip(prompts, texts, strict=True):
+            try:
+                call([prompt], [text])
+            except (Exception, SystemExit):
+                return f"{prompt.where} (answer {_shown(text)})"
+        return None
+
+    try:
+        return limited(search, seconds) or _places(prompts)
+    except TimeLimitError:
+        return _places(prompts)
+
+
+def _places(prompts: Sequence[RewardPrompt]) -> str:
+    """The places of prompts, the first few by name."""
+    places = list(dict.fromkeys(prompt.where for prompt in prompts))
+    return ", ".join(places[:3]) + (f" and {len(places) - 3} more" if len(places) > 3 else "")
+
+
+def _frames(error: BaseException) -> str:
+    """The user's own lines that led to an exception, outermost first; those of libraries where there are no others."""
+    frames = traceback.extract_tb(error.__traceback__)
+    own = frames[max((i for i, frame in enumerate(frames) if frame.filename in _OURS), default=-1) + 1 :]
+    users = [frame for frame in own if not frame.filename.startswith(_LIBRARIES)] or own
+    return "".join(f"; {f.filename}:{f.lineno}, in {f.name}: {f.line}" for f in users[-_MOST_FRAMES:])

@@ -77,6 +77,8 @@ def run(objective: Objective, spec: TrainSpec, model: LoadedModel, data: Tokens,
     source.attach(PolicyInTraining(loop))
     if first_process():
         log.info("%s; this training makes %d", source.describe(), steps)
+        if arguments.lr_scheduler_type != "constant" and arguments.get_warmup_steps(steps) >= steps:
+            log.warning("warmup_steps covers all steps (%d), of which the first has a learning rate of 0", steps)
     last = loop.read_last_checkpoint(out)
     if spec.eval_every is not None:
         loop.catch_up(out)

@@ -178,6 +178,12 @@ def test_scores_of_evaluations_are_in_the_trackers_at_their_steps_also_after_a_k
     assert [entry["step"] for entry in history if "eval_dare_sudoku/exact_match" in entry] == [2, 4]
 
 
+@pytest.mark.parametrize(("schedule", "said"), [("linear", True), ("constant", False)])
+def test_a_training_that_only_warms_up_says_so(tmp_path, caplog, schedule, said):
+    train(tmp_path / "out", max_steps=1, lr_scheduler_type=schedule)
+    assert ("warmup_steps covers all steps (1), of which the first has a learning rate of 0" in caplog.text) is said
+
+
 def test_the_name_of_a_training_is_passed_to_the_trackers(tmp_path, monkeypatch):
     from dare_bench.trainers import loop
 

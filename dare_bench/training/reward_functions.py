@@ -53,7 +53,8 @@ def _by_name(reward: Any) -> dict[str, Any] | None:
         return None
     targets = list(reward) if isinstance(reward, list | tuple) else [reward]
     if wrong := [target for target in targets if not callable(target) and not isinstance(target, str)]:
-        raise UsageError(f"reward={wrong[0]!r:.80} is no function; give functions, names of rewards, or their options")
+        remedy = "give functions, names of rewards, or their options"
+        raise UsageError(f"reward={wrong[0]!r:.80} is not a function; {remedy}")
     named = {target if isinstance(target, str) else _name(target): target for target in targets}
     if len(named) < len(targets):
         raise UsageError("two rewards have one name; give them as a mapping of names to functions")

@@ -26,6 +26,7 @@ FIELDS: dict[str, Any] = {
     "lr_scheduler_type": "constant",
     "warmup_steps": 0,
     "max_completion_length": 4,
+    "rollout": {"steps": 4},
     "per_device_train_batch_size": 8,
     "max_steps": 6,
     "save_steps": 3,

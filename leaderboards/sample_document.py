@@ -119,6 +119,21 @@ def _right(value: Any, score: Score | None = None) -> bool | None:
     return bool(value == best)
 
 
+def _metric(name: str, value: Any, right: bool | None) -> Markup:
+    """A value of a metric. These two are no macros, which take several times as long, for each document."""
+    kind = "part" if right is None else "right" if right else "wrong"
+    mark = "" if right is None else f'<span aria-hidden="true">{"✓" if right else "✗"}</span> '
+    text = f"{escaped(one_line(name[:240], 60), 240)} {escaped(str(number(value)), 240)}"
+    return Markup(f'<span class="metric {kind}">{mark}{text}</span>')
+
+
+def _metrics(result: FilterResult) -> Markup:
+    """The values of a filter's metrics."""
+    items = list(result.metrics.items())
+    left_out = f" and {len(items) - MOST.metrics} more" if len(items) > MOST.metrics else ""
+    return Markup(" ".join(_metric(name, value, _right(value)) for name, value in items[: MOST.metrics]) + left_out)
+
+
 def _unchanged(result: FilterResult, view: DocumentView) -> bool:
     """Did a filter pass on the answers as they are?"""
     return result.filtered == ", ".join(answer.text for answer in view.answers)
@@ -154,7 +169,8 @@ def _other_fields(document: Document, view: DocumentView) -> list[tuple[str, str
 _TEMPLATE_VALUES = {
     "most": MOST,
     "read_statuses": _READ,
-    "right": _right,
+    "metric": _metric,
+    "metrics": _metrics,
     "unchanged": _unchanged,
     "sandbox_facts": _sandbox_facts,
     "costs": _costs,

@@ -23,7 +23,6 @@ SECONDS = 1200.0
 _OURS = (__file__, time_limit.__file__)
 _MOST_FRAMES = 4
 _LIBRARIES = tuple(sysconfig.get_path(name) for name in ("stdlib", "purelib", "platlib"))
-_NO_DEFAULT = inspect.Parameter.empty
 _NAMED = (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY)
 
 RewardFunction = Callable[..., Any]

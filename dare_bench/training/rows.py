@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Iterable
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from typing import Literal
 
 from dare_bench.types import Prompt, RewardPrompt
@@ -36,9 +36,20 @@ class PreferencePair:
 Item = Example | PreferencePair | RewardPrompt
 
 
+_HASHED = {
+    Example: ("prompt", "answer"),
+    PreferencePair: ("prompt", "chosen", "rejected"),
+    RewardPrompt: ("prompt", "truth", "task", "extra"),
+}
+"""What a row teaches: the prompt, its answers, and what its reward reads. Other fields are not hashed."""
+
+
 def content(row: Item) -> str:
-    """A row as canonical JSON without ``where``: equal for equal rows of all file formats."""
-    values = {f.name: getattr(row, f.name) for f in fields(row) if f.name != "where"}
+    """A row as canonical JSON: equal for equal rows of all file formats. Hashes of data and keys of random numbers are
+    derived from it, so a recorded training is repeated only while this text stays as it is."""
+    values = {name: getattr(row, name) for name in _HASHED[type(row)]}
+    if isinstance(row, RewardPrompt):
+        values["key"] = 0  # a constant: it is in the hashes of all recorded trainings with rewards
     return json.dumps(values, ensure_ascii=False, sort_keys=True, separators=(",", ":"), default=str)
 
 

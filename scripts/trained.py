@@ -42,8 +42,9 @@ SMALL = 300
 """Documents of a task whose samples are committed for all seeds."""
 PHASES = ("rollout", "score", "update")
 METRICS = {"loss": "loss", "rewards/margins": "reward_margin", "reward": "reward", "accuracy": "accuracy",
-           "entropy": "entropy", "completion_length": "completion_length"}  # fmt: skip
-"""Logged metrics, by their columns in ``curves.csv``."""
+           "written_nll": "written_nll", "entropy": "written_nll",
+           "completion_length": "completion_length"}  # fmt: skip
+"""The columns of ``curves.csv`` for logged metrics. Logs of earlier versions, and committed curves, say ``entropy``."""
 
 
 @dataclass(frozen=True)
@@ -335,15 +336,15 @@ def curves(trained: Path) -> list[Curve]:
         points: dict[str, list[tuple[int, float]]] = {}
         for entry in json.loads(state.read_text())["log_history"]:
             for metric in METRICS.keys() & entry.keys():
-                points.setdefault(metric, []).append((entry["step"], entry[metric]))
+                points.setdefault(METRICS[metric], []).append((entry["step"], entry[metric]))
         result.append(Curve(lineage["base"], method_of(lineage), lineage["data"], lineage["seed"], points))
     return result
 
 
 def write_curves(lines: list[Curve], file: Path) -> None:
     """One line for each training and logged step; columns that no training has are left out."""
-    metrics = [metric for metric in METRICS if any(metric in line.points for line in lines)]
-    rows = [",".join(["training", "step", *(METRICS[metric] for metric in metrics)])]
+    metrics = [name for name in dict.fromkeys(METRICS.values()) if any(name in line.points for line in lines)]
+    rows = [",".join(["training", "step", *metrics])]
     for line in lines:
         values = {metric: dict(line.points.get(metric, ())) for metric in metrics}
         for step in sorted({step for of_metric in values.values() for step in of_metric}):

@@ -67,6 +67,7 @@ class ScriptedPolicy:
     """Answers from a list, in turn, with rewards that belong to them; values of a table. One process."""
 
     steps = 1
+    has_dropout = False
 
     def __init__(self, table: Any, method: Any, answers: Sequence[tuple[Sequence[int], float]]) -> None:
         self.table, self.method, self.answers, self.scored = table, method, answers, 0

@@ -13,7 +13,9 @@ from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
 from dare_bench.diffusion.forward import Inputs
-from dare_bench.trainers.forwards import divide
+from dare_bench.trainers.forwards import Forward, divide
+from dare_bench.trainers.reference import Reference
+from dare_bench.trainers.settling import StepLoss, settle
 from dare_bench.trainers.steps import Step
 from dare_bench.training.rows import Kind, TokenRow, Tokens
 from dare_bench.types import ModelSpec
@@ -132,3 +134,25 @@ def check_divisions(algorithm: Any, policy: Table, step: Step, reference: Any) -
         other, result, _ = divided(algorithm, policy, step, count, reference)
         assert math.isclose(other, loss, rel_tol=1e-9, abs_tol=1e-12)
         torch.testing.assert_close(result, wanted, rtol=1e-9, atol=1e-12)
+        check_settled(algorithm, policy, step, reference, count)
+
+
+def check_settled(algorithm: Any, policy: Table, step: Step, reference: Any, count: int) -> None:
+    """Where values of the step are needed, they come from a pass before the forwards, or, if the loss is a sum over
+    looks, from each forward: weights, loss and metrics are those of the whole step."""
+    with torch.no_grad():
+        nll_N = policy.losses(algorithm.inputs(step.looks)).float()
+    wanted, asked = settle(algorithm, step, nll_N, reference), list[Step]()
+    given = None if reference is None else Reference(lambda step: asked.append(step) or reference(step))
+    passes = list[Step]()
+    loss = StepLoss(algorithm, step, given, lambda step: passes.append(step) or nll_N, count)
+    for number, (looks, index_M) in enumerate(divide(step.looks, count), 1):
+        forward = Forward(step, number, looks, index_M, number == count)
+        weight_M = loss.weights(forward, nll_N[index_M])
+        torch.testing.assert_close(weight_M, wanted.weight_N[index_M], rtol=1e-12, atol=1e-12)
+    assert loss.settled is not None and torch.equal(loss.nll_N, nll_N)
+    assert len(asked) == (reference is not None), "the reference is asked once"
+    assert len(passes) == (algorithm.needs_values(step) and not algorithm.look_by_look)
+    if algorithm.needs_values(step):
+        assert math.isclose(loss.settled.loss, wanted.loss, rel_tol=1e-12, abs_tol=1e-12)
+        assert loss.settled.metrics == wanted.metrics

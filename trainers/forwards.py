@@ -110,8 +110,3 @@ def _nothing() -> Looks:
     """One look without a scored token."""
     batch = pack([((), (0,))])
     return masked_looks(batch, torch.zeros(1, dtype=torch.bool), 0)
-
-
-def restored(value_N: Tensor, index_N: Tensor) -> Tensor:
-    """Values on the CPU in the order from which ``index_N`` took them."""
-    return torch.empty(len(value_N)).index_copy_(0, index_N, value_N.float().cpu())

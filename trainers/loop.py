@@ -1,8 +1,8 @@
 """One training loop for all objectives, on ``transformers.Trainer``, which owns optimizer, schedule, precision,
 processes, trackers and resume; this module adds the data of a step, the loss, and checkpoints.
 
-A step's loss is settled first: one weight for each scored token of the whole step, the derivative of the objective's
-loss (see ``objective.py``). Then the weighted sum of token losses is minimized, divided into forwards in any way.
+A step's loss is settled as one weight for each scored token of the whole step, the derivative of the objective's loss
+(see ``settling.py``). The weighted sum of token losses is minimized, divided into forwards in any way.
 
 The same command resumes from the last complete checkpoint (see ``checkpoints.py``).
 """
@@ -11,10 +11,10 @@ from __future__ import annotations
 
 import contextlib
 import logging
-import math
 import random
 from collections.abc import Iterator, Mapping
 from datetime import timedelta
+from functools import partial
 from operator import itemgetter
 from pathlib import Path
 from typing import Any
@@ -44,12 +44,13 @@ from dare_bench.trainers.checkpoints import (
     write_sums,
     writing_checkpoint,
 )
-from dare_bench.trainers.forwards import Forward, Forwards, restored
-from dare_bench.trainers.objective import Objective, SettledLoss, add_metrics, averages, mean_loss
+from dare_bench.trainers.forwards import Forward, Forwards
+from dare_bench.trainers.objective import Objective, add_metrics, averages, mean_loss
 from dare_bench.trainers.phases import PhaseCost, Phases
 from dare_bench.trainers.policy import PolicyInTraining
 from dare_bench.trainers.progress import TrainingProgress
 from dare_bench.trainers.reference import open_reference
+from dare_bench.trainers.settling import NotFiniteError, StepLoss, finite
 from dare_bench.trainers.steps import Step, StepShape, StepSource
 from dare_bench.training.processes import data_parallel_size, first_process
 from dare_bench.training.rows import Tokens
@@ -82,7 +83,11 @@ def run(objective: Objective, spec: TrainSpec, model: LoadedModel, data: Tokens,
     last = loop.read_last_checkpoint(out)
     if spec.eval_every is not None:
         loop.catch_up(out)
-    loop.train(resume_from_checkpoint=str(last) if last else None)
+    try:
+        loop.train(resume_from_checkpoint=str(last) if last else None)
+    except NotFiniteError as error:
+        saved = list(checkpoints(out).values())
+        raise TrainingError(f"{error}, or start another training from {saved[-1]}" if saved else str(error)) from error
     loop.save_final(out)
     loop.evaluate_saved(out, steps)
     loop.accelerator.wait_for_everyone()
@@ -175,59 +180,32 @@ class Loop(Trainer):
             self.phases.steps += 1
             cost.forwards += len(inputs.looks)
             model.train()
-            forwards = self.forwards.of(inputs)
-            settled = self.settled_before(model, inputs, len(forwards))
-            total, nll_M = torch.zeros((), device=self.args.device), []
+            forwards, values = self.forwards.of(inputs), partial(self.forwards.values, model)
+            loss = StepLoss(self.objective, inputs, self.reference, values, len(forwards))
+            total = torch.zeros((), device=self.args.device)
             for forward in forwards:
-                loss, nll, settled = self.forward_backward_step(model, forward, settled, cost)
-                total += loss
-                nll_M.append(nll)
-            nll_N = restored(torch.cat(nll_M), torch.cat([forward.index_M for forward in forwards]))
-            add_metrics(self.metrics, self.objective.observe(inputs, nll_N))
-            assert settled is not None
-            value = _finite(inputs, float(total)) if self.objective.linear else settled.loss
+                total += self.forward_backward_step(model, forward, loss, cost)
+            assert loss.settled is not None
+            add_metrics(self.metrics, loss.settled.metrics)
+            add_metrics(self.metrics, self.objective.observe(inputs, loss.nll_N))
+            value = finite(inputs, float(total)) if self.objective.linear else loss.settled.loss
             add_metrics(self.metrics, {"loss": (value, 1 / self.shape.processes)})
         return torch.tensor(value * self.shape.processes, device=self.args.device)
 
-    def settled_before(self, model: Any, step: Step, forwards: int) -> SettledLoss | None:
-        """The loss of a step before its forwards; None if its only forward gives the values on which it depends."""
-        if not self.objective.needs_values(step):
-            return self.settle(step, torch.zeros(len(step.looks.at_N)))
-        # The adapter must not be switched off and on between a forward and its backward.
-        if forwards > 1 or (self.reference is not None and self.reference.adapter_off):
-            return self.settle(step, self.forwards.values(model, step))
-        return None
-
-    def forward_backward_step(
-        self, model: Any, forward: Forward, settled: SettledLoss | None, cost: PhaseCost
-    ) -> tuple[Tensor, Tensor, SettledLoss]:
-        """A forward and its backward.
-
-        Returns:
-            Its part of the weighted sum of token losses, the token losses [M], and the settled loss of the step.
-        """
+    def forward_backward_step(self, model: Any, forward: Forward, step_loss: StepLoss, cost: PhaseCost) -> Tensor:
+        """A forward and its backward; returns its part of the weighted sum of token losses."""
         with contextlib.nullcontext() if forward.is_last else self.accelerator.no_sync(model=model):
             nll_M = self.forwards.token_losses(model, forward, cost)
-            if settled is None:
-                settled = self.settle(forward.step, restored(nll_M.detach(), forward.index_M))
-            loss = torch.dot(nll_M, settled.weight_N[forward.index_M].to(nll_M.device, nll_M.dtype))
+            weight_M = step_loss.weights(forward, nll_M.detach())
+            loss = torch.dot(nll_M, weight_M.to(nll_M.device, nll_M.dtype))
             self.accelerator.backward(loss * self.accelerator.num_processes)
-        return loss.detach(), nll_M.detach(), settled
-
-    def settle(self, step: Step, nll_N: Tensor) -> SettledLoss:
-        """The loss of this process's part of a step, with its derivative at the token losses; notes the metrics."""
-        nll_N = nll_N.double().requires_grad_()
-        with torch.enable_grad():
-            loss, metrics = self.objective.loss(step, nll_N, self.reference)
-            (weight_N,) = torch.autograd.grad(loss, nll_N, allow_unused=True, materialize_grads=True)
-        add_metrics(self.metrics, metrics)
-        return SettledLoss(weight_N, _finite(step, float(loss.detach())))
+        return loss.detach()
 
     def _get_grad_norm(self, model: Any, grad_norm: Any = None) -> Any:
         """Raise before a gradient that is not finite changes the weights."""
         norm = super()._get_grad_norm(model, grad_norm)
         if norm is not None:
-            _finite(self._step, float(norm), "the gradient's norm")
+            finite(self._step, float(norm), "the gradient's norm")
         return norm
 
     def log(self, logs: dict[str, float], start_time: float | None = None) -> None:
@@ -356,17 +334,6 @@ class Loop(Trainer):
         """Evaluate checkpoints whose evaluation was interrupted; finished evaluations are only read."""
         for step, folder in checkpoints(out).items():
             self.evaluate_saved(folder, step)
-
-
-def _finite(step: Step, value: float, what: str = "the loss") -> float:
-    """The value; raises TrainingError if it is not finite."""
-    if math.isfinite(value):
-        return value
-    rows = ", ".join(row.where for item in step.items for row in item[:1])
-    raise TrainingError(
-        f"step {step.number + 1}: {what} is {value}; rows of the last batch: {rows}; lower --learning-rate, check "
-        "these rows, or resume from the last checkpoint with other settings"
-    )
 
 
 class _SaveAndLogCallback(TrainerCallback):

@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any, ClassVar
 
 from torch import Tensor
@@ -24,14 +23,6 @@ Metrics = Mapping[str, tuple[float, float]]
 """By name, the sum of a value and the number (or weight) of what was summed; their ratio over all processes and steps
 is logged. The sum of squares of ``NAME`` is ``NAME_square``; the standard deviation ``NAME_std`` is logged instead.
 ``NAME_max`` is a largest value with a count of 1, ``NAME_min`` a smallest one; that of all is logged."""
-
-
-@dataclass(frozen=True)
-class SettledLoss:
-    """A step's loss, and the weight of each scored token's loss in its gradient, float64 [N]."""
-
-    weight_N: Tensor
-    loss: float
 
 
 def add_metrics(total: dict[str, tuple[float, float]], metrics: Metrics) -> None:
@@ -80,9 +71,9 @@ class Objective(ABC):
     """The objective of a training method for one model. Subclasses define ``source``, ``lengths`` and ``loss``; one
     that needs another policy's losses (a reference) sets ``wants_reference``.
 
-    The loop settles a step's loss as one weight for each scored token, the derivative of ``loss``, and then minimizes
-    the weighted sum of token losses, divided into forwards in any way. The values that ``loss`` needs come from a pass
-    without gradients; a ``linear`` loss needs none.
+    The loop settles a step's loss as one weight for each scored token, the derivative of ``loss``, and minimizes the
+    weighted sum of token losses, divided into forwards in any way. The values that ``loss`` needs come from a pass
+    without gradients; a ``linear`` loss needs none, and one that is ``look_by_look`` those of each forward alone.
 
     Args:
         options: the method's settings (:attr:`dare_bench.trainers.method.Method.Options`).
@@ -97,6 +88,9 @@ class Objective(ABC):
     wants_reference: ClassVar[bool] = False
     linear: ClassVar[bool] = False
     """Is the loss linear in the token losses, so that its weights do not depend on their values?"""
+    look_by_look: ClassVar[bool] = False
+    """Is the loss a sum of terms that each read the token losses of one look? The weights of a forward then follow from
+    its own token losses, however a step is divided. Such a loss reads a reference at the step itself only."""
 
     def __init__(self, options: Any, spec: ModelSpec, canvas: int | None) -> None:
         self.options, self.spec, self.canvas = options, spec, canvas

@@ -44,6 +44,11 @@ class PolicyInTraining:
         return int(self.loop.state.global_step)
 
     @property
+    def has_dropout(self) -> bool:
+        """Do the values of equal looks differ between optimizer steps?"""
+        return self.loop.spec.lora_dropout > 0
+
+    @property
     def phases(self) -> Phases:
         return self.loop.phases
 

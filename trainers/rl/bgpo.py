@@ -40,6 +40,7 @@ class BGPO(PolicyGradient):
     paper, code = "arXiv 2510.11683", "THU-KEG/BGPO"
     Options = BGPOOptions
     options: BGPOOptions
+    look_by_look = True
     families = "any"
     learning_rate = lora_learning_rate = 5e-7
     training_defaults: ClassVar = DARE_TRAINING

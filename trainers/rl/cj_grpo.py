@@ -45,6 +45,7 @@ class CJGRPO(PolicyGradient):
     paper, code = "arXiv 2509.23924", "yjyddq/EOSER-ASS-RL"
     Options = CJGRPOOptions
     options: CJGRPOOptions
+    look_by_look = fixed_looks = True
     families = "any"
     scores_draws = True
     training_defaults: ClassVar = {**SCRIPTS, **ADAPTER}

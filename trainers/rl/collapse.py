@@ -1,9 +1,10 @@
-"""Detection of collapse: accuracy, format or entropy falls, and the reward does not fall with it.
+"""Detection of collapse: accuracy, format or randomness falls, and the reward does not fall with it.
 
 A policy then exploits its reward, learns from noise in it, or repeats itself. Two halves of a window of logged steps
 are compared. A fall counts if a rank test (Mann-Whitney, one-sided) finds it with p < 1e-4, so that noise gives no
 warning, and if the value falls by a share that matters; a reward that falls with p < 0.05 is enough for no warning.
-Entropy falls in every successful training: only a fall to half of it without a rise of accuracy counts.
+The -log p of drawn tokens falls in every successful training: only a fall to half of it without a rise of accuracy
+counts.
 """
 
 from __future__ import annotations
@@ -30,7 +31,10 @@ SIGNIFICANT = 1e-4
 LIKELY = 0.05
 LEAST_FALL = 0.1
 """Minimum share by which accuracy or format falls."""
-LEAST_ENTROPY_FALL = 0.5
+NLL = "written_nll"
+EARLIER = {"entropy": NLL}
+"""Names in logs of earlier versions."""
+LEAST_NLL_FALL = 0.5
 LEARNED = 1e-4
 """Learning rate with which all algorithms learned in small runs, at one step on each rollout (docs/rl-runs)."""
 
@@ -62,9 +66,10 @@ class CollapseDetector:
 
     def observe(self, entry: Mapping[str, float]) -> list[str]:
         """Warnings after a further entry of the log; entries without a reward do not count."""
-        names = {name for name in entry if name in ("accuracy", "entropy") or _is_format(name)}
         if "reward" not in entry:
             return []
+        entry = {EARLIER.get(name, name): value for name, value in entry.items()}
+        names = {name for name in entry if name in ("accuracy", NLL) or _is_format(name)}
         for name in ("reward", *names):
             self.series[name] = [*self.series.get(name, ()), entry[name]][-WINDOW:]
         if _moved(self.series["reward"], "greater", LIKELY):
@@ -78,10 +83,10 @@ class CollapseDetector:
         if not _moved(values, "greater"):
             return False
         before, after = _halves(values)
-        least = LEAST_ENTROPY_FALL if name == "entropy" else LEAST_FALL
+        least = LEAST_NLL_FALL if name == NLL else LEAST_FALL
         if mean(after) > (1 - least) * mean(before):
             return False
-        return name != "entropy" or not _moved(self.series.get("accuracy", []), "less")
+        return name != NLL or not _moved(self.series.get("accuracy", []), "less")
 
     def _warning(self, name: str) -> str:
         def change(name: str) -> str:
@@ -90,7 +95,7 @@ class CollapseDetector:
 
         remedy = (
             "lower --learning-rate, or give --beta or a higher --temperature"
-            if name == "entropy"
+            if name == NLL
             else "compare the reward with what you want, lower --learning-rate, or give --beta"
         )
         return (

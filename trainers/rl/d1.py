@@ -41,9 +41,14 @@ class D1(PolicyGradient):
     paper, code = "arXiv 2504.12216", "dllm-reasoning/d1"
     Options = D1Options
     options: D1Options
+    look_by_look = True
     training_defaults: ClassVar = {**SCRIPTS, **ADAPTER}
     rollouts: ClassVar = {"paper": D1_ROLLOUT, "dare": DARE_ROLLOUT}
     variants: ClassVar = {"dare": {**DARE_RATIO, "aggregation": "token"}}
+
+    @property
+    def fixed_looks(self) -> bool:  # type: ignore[override]
+        return self.options.p_mask_prompt == 0
 
     def units(self, completions: Sequence[Completion], iteration: int, shared_key: int) -> Units:
         return fully_masked(completions, self.spec.mask, iteration, self.options.p_mask_prompt)

@@ -92,6 +92,7 @@ class DTreeRPO(PolicyGradient):
     paper, code = "arXiv 2512.09675", "THU-BPM/d-TreeRPO"
     Options = DTreeRPOOptions
     options: DTreeRPOOptions
+    look_by_look = fixed_looks = True
     lora_learning_rate = 3e-5
     capabilities: ClassVar[Mapping[str, str]] = {
         **CAPABILITIES,

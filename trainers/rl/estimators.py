@@ -48,6 +48,13 @@ class Units:
         lp_N = -nll_N.double() * self.coefficient_N
         return lp_N.new_zeros(len(self.sample_U)).index_add(0, self.unit_N, lp_N)
 
+    @property
+    def within_looks(self) -> bool:
+        """Does each unit have all its tokens in one look?"""
+        look_N = self.looks.look_N
+        look_U = torch.zeros(len(self.sample_U), dtype=look_N.dtype).index_copy_(0, self.unit_N, look_N)
+        return torch.equal(look_U[self.unit_N], look_N)
+
 
 def fully_masked(
     completions: Sequence[Completion], mask_id: int, iteration: int, prompt_probability: float = 0.0

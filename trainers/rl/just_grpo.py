@@ -36,6 +36,7 @@ class JustGRPO(PolicyGradient):
     paper, code = "arXiv 2601.15165", "LeapLabTHU/JustGRPO"
     Options = JustGRPOOptions
     options: JustGRPOOptions
+    look_by_look = fixed_looks = True
     families = "any"
     scores_draws = True
     learning_rate = lora_learning_rate = 5e-6

@@ -72,6 +72,7 @@ class MDPO(PolicyGradient):
     paper, code = "arXiv 2508.13148", "autonomousvision/mdpo"
     Options = MDPOOptions
     options: MDPOOptions
+    look_by_look = fixed_looks = True
     scores_draws = True
     capabilities: ClassVar = {**CAPABILITIES, "predictions": "record the answer that each forward predicts"}
     allows_rewriting = True

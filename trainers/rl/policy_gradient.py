@@ -80,6 +80,8 @@ class PolicyGradient(Method):
     """The served engine that samples the completions; None: the model in training does."""
     allows_rewriting: ClassVar[bool] = False
     """Is the method sound if the sampler writes over tokens, or masks them again?"""
+    fixed_looks: ClassVar[bool] = False
+    """Are the looks at a completion the same in every inner iteration?"""
     has_ratio: ClassVar[bool] = True
     """Does the loss compare the policy with the one that sampled? Then later steps on a rollout need its values."""
     filters_prompts = False
@@ -239,13 +241,15 @@ class PolicyGradient(Method):
         Args:
             sampled: forwards of the sampler for a completion.
         """
-        looks = self.looks(sampled)
-        later = 1 - 1 / self.options.num_iterations if self.has_ratio else 0.0
+        looks, iterations = self.looks(sampled), self.options.num_iterations
+        later = 1 - 1 / iterations if self.has_ratio else 0.0
+        old_values = min(later, 1 / iterations) if self.fixed_looks and not spec.lora_dropout else later
         reference = float(self.wants_reference)
         divided = spec.gradient_accumulation_steps > 1 or spec.looks_per_forward is not None
         adapter_off = bool(spec.peft and not spec.adapter and reference and self.reference is None)
-        own_values = (1.0 if self.always_needs_values else later) if divided or adapter_off else 0.0
-        return sampled / self.options.num_iterations, looks * (later + reference + own_values), looks
+        own_pass = (divided or adapter_off) and not self.look_by_look
+        own_values = (1.0 if self.always_needs_values else later) if own_pass else 0.0
+        return sampled / iterations, looks * (old_values + reference + own_values), looks
 
     def replay(
         self, spec: TrainSpec, model: LoadedModel, data: Tokens, out: Path, services: Services, step: int, batch: int
@@ -311,6 +315,8 @@ class PolicyGradient(Method):
         pairs = zip(rollout.completions, rollout.advantage, strict=True)
         kept = [i for i, (c, a) in enumerate(pairs) if self.beta or self.learns_from(c, a)]
         units = self.units([rollout.completions[i] for i in kept] or rollout.completions[:1], iteration, shared_key)
+        if self.look_by_look and not units.within_looks:
+            raise TrainingError(f"{self.name} is declared look_by_look, and a unit has tokens of several looks")
         kept_S = torch.tensor(kept or [0])
         scored_S = torch.tensor([rollout.completions[i].scored for i in kept_S.tolist()])
         weight_U = self.step_weights(units, scored_S, update.completions, rollout.scored_total)
@@ -374,7 +380,8 @@ class PolicyGradient(Method):
             advantage_U = advantage_U * importance_U
         log_ratio_U = value_U - old_U
         loss_U, active_U = self.unit_losses(log_ratio_U, advantage_U)
-        metrics |= clip_metrics(log_ratio_U.detach(), active_U, ratios=surrogate.old_U is not None)
+        learns_U = advantage_U != 0  # the others are there for the KL penalty, if there is one
+        metrics |= clip_metrics(log_ratio_U.detach()[learns_U], active_U[learns_U], ratios=surrogate.old_U is not None)
         if reference is not None:
             kl_U = self.kl_of(value_U - surrogate.units.values(reference(step)), surrogate)
             loss_U = loss_U + self.beta * kl_U

@@ -27,6 +27,7 @@ from dare_bench.trainers.rl.completions import Prediction
 from dare_bench.trainers.rl.completions_table import TableRow, read_table, table_name, tables
 from dare_bench.trainers.rl.rollout_file import Rollout
 from dare_bench.trainers.rl.rollout_step import RolloutStep
+from dare_bench.trainers.settling import settle
 from dare_bench.trainers.steps import StepShape
 from dare_bench.training.rows import Tokens
 from dare_bench.training.spec import TrainSpec
@@ -138,8 +139,8 @@ def replay(
         known = not iteration or number in saved
         if iteration and known:
             read(saved[number])
-        weight_N = loop.settle(update, policy.losses(update)).weight_N if known else None
-    completions = replayed(source.rollout, update, weight_N)
+        settled = settle(method, update, policy.losses(update), loop.reference) if known else None
+    completions = replayed(source.rollout, update, settled.weight_N if settled else None)
     group = source.records
     return Replay(
         step=step,

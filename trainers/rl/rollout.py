@@ -25,7 +25,7 @@ from dare_bench.trainers.policy import PolicyInTraining
 from dare_bench.trainers.rl.completions import Completion
 from dare_bench.trainers.rl.completions_table import is_due, table_lines, table_name
 from dare_bench.trainers.rl.rollout_file import Rollout, read_prompts, read_rollout, write_prompts, write_rollout
-from dare_bench.trainers.rl.rollout_metrics import entropy_metric, group_metrics, numbers, reward_metrics
+from dare_bench.trainers.rl.rollout_metrics import group_metrics, numbers, reward_metrics, written_nll
 from dare_bench.trainers.rl.rollout_step import RolloutStep
 from dare_bench.trainers.rl.served import ServedSampler
 from dare_bench.trainers.rl.surrogate import advantages
@@ -192,7 +192,7 @@ class Rollouts:
         rollout.metrics = {
             **reward_metrics(rewards, answers),
             **group_metrics(every, (advantage_B.view(-1, self.group) != 0).any(1).tolist()),
-            "entropy": entropy_metric(completions, answers),
+            "written_nll": written_nll(completions, answers),
             **refined,
         }
         return self._with_old_values(rollout)
@@ -216,9 +216,11 @@ class Rollouts:
     def _with_old_values(self, rollout: Rollout) -> Rollout:
         """The rollout with the values of its units under the policy that sampled it, for the later iterations."""
         assert self.policy is not None
-        for iteration in range(1, 1 + self.later):
+        computed = min(self.later, 1) if self.method.fixed_looks and not self.policy.has_dropout else self.later
+        for iteration in range(1, 1 + computed):
             step = self.step_on(rollout, rollout.number * self.iterations + iteration)
             rollout.old.append(self.method.unit_values(rollout, step, self.policy.losses(step)))
+        rollout.old += rollout.old[:1] * (self.later - computed)
         return rollout
 
     def together(self, mine: Sequence[Any], compute: Callable[[list[Any]], Sequence[Any]]) -> list[Any]:

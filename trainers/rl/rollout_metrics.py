@@ -54,8 +54,12 @@ def _sum(values: Sequence[float]) -> tuple[float, float]:
     return float(sum(values)), float(len(values))
 
 
-def entropy_metric(completions: Sequence[Completion], answers: Sequence[Generation]) -> tuple[float, float]:
-    """Sum and count of -log p of the written tokens that are scored, in the distributions that drew them."""
+def written_nll(completions: Sequence[Completion], answers: Sequence[Generation]) -> tuple[float, float]:
+    """Sum and count of -log p of the written tokens that are scored, in the distributions that drew them.
+
+    It estimates the entropy of these distributions without bias only if the sampler chooses positions without looking
+    at what it drew there; in the order of confidence it writes where it is surest, and the mean is lower.
+    """
     drawn = [
         event.logprob
         for completion, answer in zip(completions, answers, strict=True)

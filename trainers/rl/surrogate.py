@@ -73,8 +73,8 @@ def _ppo(ratio_U: Tensor, advantage_U: Tensor, low: float, high: float, dual: fl
 
 
 def clip_metrics(log_ratio_U: Tensor, active_U: Tensor, ratios: bool) -> dict[str, tuple[float, float]]:
-    """(sum, count) by name: the units whose gradient a clip has taken; with ``ratios`` (where they are not all 1) also
-    those with a ratio below and above 1, and the extremes of the ratios."""
+    """(sum, count) by name, of units that have an advantage: those whose gradient a clip has taken; with ``ratios``
+    (where they are not all 1) also those with a ratio below and above 1, and the extremes of the ratios."""
     shares = {"clip_fraction": active_U}
     if ratios:
         shares |= {"clip_low": active_U & (log_ratio_U < 0), "clip_high": active_U & (log_ratio_U > 0)}

@@ -28,7 +28,7 @@ from dare_bench.trainers.rl.completions import Completion
 from dare_bench.trainers.rl.distillation import distilled_positions
 from dare_bench.trainers.rl.rollout import Rollouts, weights_version
 from dare_bench.trainers.rl.rollout_file import Rollout
-from dare_bench.trainers.rl.rollout_metrics import entropy_metric, group_metrics, numbers, reward_metrics
+from dare_bench.trainers.rl.rollout_metrics import group_metrics, numbers, reward_metrics, written_nll
 from dare_bench.trainers.rl.surrogate import Advantage, advantages
 from dare_bench.trainers.steps import StepShape
 from dare_bench.training.rows import Tokens
@@ -158,7 +158,7 @@ class TreeRollouts(Rollouts):
         rollout.metrics = {
             **reward_metrics(rewards, leaves),
             **group_metrics(value[-1], [any(tree) for tree in trees]),
-            "entropy": entropy_metric(completions, answers),
+            "written_nll": written_nll(completions, answers),
         }
         return self._with_old_values(rollout)
 

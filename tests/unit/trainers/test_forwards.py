@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from dare_bench.diffusion.laws import Law, weights
-from dare_bench.trainers.forwards import divide, restored
+from dare_bench.trainers.forwards import divide
 from dare_bench.trainers.steps import NoisedRows, StepShape, TrainingRow
 
 MASK = 99
@@ -32,7 +32,6 @@ def test_forwards_hold_every_look_and_scored_token_once(count):
     assert len(parts) == count
     index_N = torch.cat([index_M for _, index_M in parts])
     assert torch.equal(index_N.sort().values, torch.arange(len(looks.at_N)))
-    assert torch.equal(restored(looks.at_N[index_N], index_N), looks.at_N.float())
     for part, index_M in parts:
         assert torch.equal(part.target_N, looks.target_N[index_M])
         assert torch.equal(part.at_N, part.at_N.sort().values)

@@ -42,7 +42,7 @@ def warnings(**columns: list[float]) -> list[str]:
 
 
 @pytest.mark.parametrize(
-    ("name", "start", "end"), [("accuracy", 0.5, 0.1), ("reward__format", 0.9, 0.2), ("entropy", 1.0, 0.05)]
+    ("name", "start", "end"), [("accuracy", 0.5, 0.1), ("reward__format", 0.9, 0.2), ("written_nll", 1.0, 0.05)]
 )
 def test_a_value_that_falls_while_the_reward_rises_gives_one_warning(name: str, start: float, end: float) -> None:
     (text,) = warnings(reward=series(0.2, 0.9, 0.02, 1), **{name: series(start, end, 0.02, 2)})
@@ -52,18 +52,19 @@ def test_a_value_that_falls_while_the_reward_rises_gives_one_warning(name: str, 
 
 @pytest.mark.parametrize("seed", range(20))
 def test_noise_around_constants_gives_no_warning(seed: int) -> None:
-    columns = {name: series(0.5, 0.5, 0.2, 10 * seed + i) for i, name in enumerate(("reward", "accuracy", "entropy"))}
+    names = ("reward", "accuracy", "written_nll")
+    columns = {name: series(0.5, 0.5, 0.2, 10 * seed + i) for i, name in enumerate(names)}
     assert warnings(**columns) == []
 
 
 def test_constant_series_give_no_warning() -> None:
-    assert warnings(reward=[1.0] * STEPS, accuracy=[0.0] * STEPS, entropy=[0.5] * STEPS) == []
+    assert warnings(reward=[1.0] * STEPS, accuracy=[0.0] * STEPS, written_nll=[0.5] * STEPS) == []
 
 
 def test_a_training_that_succeeds_gives_no_warning() -> None:
-    """Entropy falls as the policy becomes certain of right answers."""
+    """The -log p of drawn tokens falls as the policy becomes certain of right answers."""
     reward = series(0.2, 0.9, 0.03, 1)
-    assert warnings(reward=reward, accuracy=reward, entropy=series(1.0, 0.05, 0.02, 2)) == []
+    assert warnings(reward=reward, accuracy=reward, written_nll=series(1.0, 0.05, 0.02, 2)) == []
 
 
 def test_a_fall_with_the_reward_is_no_collapse() -> None:

@@ -13,6 +13,7 @@ from safetensors.torch import load_file
 
 from dare_bench.errors import DareError, TrainingError
 from dare_bench.loading import load
+from dare_bench.protocols import AdapterSettings
 from dare_bench.registry import registry
 from dare_bench.training.rows import TokenRow, Tokens
 from dare_bench.training.spec import train_spec
@@ -187,9 +188,77 @@ def test_nan_in_the_learner_names_the_rows_and_changes_nothing(name, beta, clip,
     assert not (tmp_path / WEIGHTS).exists()
 
 
+def test_only_a_training_with_a_checkpoint_advises_to_start_from_it(tmp_path, monkeypatch):
+    """The third step breaks; a checkpoint was kept after the second one."""
+    losses = registry().get("trainer", "d1").load().loss
+
+    def broken(self, step, nll_N, reference):
+        loss, metrics = losses(self, step, nll_N, reference)
+        return loss * (float("nan") if step.number == 2 else 1.0), metrics
+
+    monkeypatch.setattr(registry().get("trainer", "d1").load(), "loss", broken)
+    for save_steps, advice in ((2, f"check these rows, or start another training from {tmp_path / '2'}/checkpoint-2"),
+                               (500, "check these rows")):  # fmt: skip
+        with pytest.raises(TrainingError, match="step 3: the loss is nan") as error:
+            fitted("d1", tmp_path / str(save_steps), max_steps=3, save_steps=save_steps)
+        assert str(error.value).endswith(advice)
+
+
 def test_nan_in_the_rollout_names_the_cause(tmp_path):
     model = load("tiny-llada-base", device="cpu").loaded
     with torch.no_grad():
         next(iter(model.network.parameters())).fill_(float("nan"))
     with pytest.raises(DareError, match="logits must be finite"):
         fitted("cj_grpo", tmp_path, model=model)
+
+
+# Passes without gradients
+
+
+def score_forwards(folder):
+    return sum(entry.get("forwards/score", 0.0) for entry in logged(folder))
+
+
+@pytest.mark.parametrize("lora", [{}, {"peft": "lora", "lora_dropout": 0.1}])
+@pytest.mark.parametrize("name", ["d1", "cj_grpo", "just_grpo", "bgpo", "mdpo", "dtreerpo"])
+def test_a_divided_step_needs_no_pass_for_its_own_values(name, lora, tmp_path, monkeypatch):
+    """A loss that is a sum over looks is settled forward by forward: the same losses and weights, up to rounding, as
+    with all values before the first forward (a pass without gradients rounds differently), also with a KL penalty."""
+    options = {"beta": 0.05, **({"num_generations": 4, "tree_branch_factor": 2} if name == "dtreerpo" else {})}
+    size = {"per_device_train_batch_size": 2, "gradient_accumulation_steps": 2, "adam_epsilon": 1e-3}
+    kind, made = registry().get("trainer", name).load(), {}
+    for way in (True, False):
+        monkeypatch.setattr(kind, "look_by_look", way)
+        model = load("tiny-llada-base", device="cpu").loaded
+        if lora:
+            model.add_adapter(AdapterSettings(8, 16.0, 0.1, ("attention",), 0))
+        fitted(name, folder := tmp_path / str(way), model=model, options=options, max_steps=4, **size, **lora)
+        made[way] = [entry["loss"] for entry in logged(folder)], weights(model), score_forwards(folder)
+    losses, trained, passes = zip(*made.values(), strict=True)
+    assert losses[0] == pytest.approx(losses[1], rel=1e-5, abs=1e-6)
+    assert any(abs(loss) > 1e-3 for loss in losses[0])
+    torch.testing.assert_close(*trained, rtol=1e-4, atol=1e-6)
+    updates = sum(entry["forwards/update"] for entry in logged(tmp_path / "True"))
+    assert passes[1] - passes[0] == updates, "one look each without a gradient, only to know its values"
+
+
+@pytest.mark.parametrize(("name", "fixed"), [("cj_grpo", True), ("just_grpo", True), ("mdpo", True), ("d1", False)])
+def test_equal_looks_are_scored_once_for_all_later_iterations(name, fixed, tmp_path, monkeypatch):
+    """The old values of a rollout that is used three times."""
+    kind, made = registry().get("trainer", name).load(), {}
+    for way in dict.fromkeys((fixed, False)):
+        if fixed:
+            monkeypatch.setattr(kind, "fixed_looks", way)
+        model = fitted(name, folder := tmp_path / str(way), options={"num_iterations": 3}, max_steps=3)
+        made[way] = [entry["loss"] for entry in logged(folder)], weights(model), score_forwards(folder)
+    looks = logged(tmp_path / "False")[0]["forwards/update"]
+    assert made[False][2] == 2 * looks
+    if fixed:
+        assert made[True][2] == looks
+        assert made[True][0] == made[False][0] and torch.equal(made[True][1], made[False][1])
+
+
+def test_a_method_whose_units_span_looks_is_not_settled_forward_by_forward(tmp_path, monkeypatch):
+    monkeypatch.setattr(registry().get("trainer", "coupled_grpo").load(), "look_by_look", True)
+    with pytest.raises(TrainingError, match="coupled_grpo is declared look_by_look, and a unit has tokens of several"):
+        fitted("coupled_grpo", tmp_path)

@@ -76,6 +76,7 @@ class ModelPolicy:
     """A network that samples, with rewards in turn. Notes its batches."""
 
     steps = 10
+    has_dropout = False
 
     def __init__(self, loaded, rows=16):
         self.loaded, self.rows, self.batches, self.nfe = loaded, rows, [], 0
@@ -180,7 +181,7 @@ def test_values_go_up_and_advantages_are_local(llada):
     assert rollout.metrics["reward"] == (pytest.approx(2 * sum(REWARDS)), 16), "of leaves"
     assert rollout.metrics["informative_groups"] == (2.0, 2.0)
     scored = [len(node.written) for node in rollout.completions]
-    assert rollout.scored_total == sum(scored) == rollout.metrics["entropy"][1]
+    assert rollout.scored_total == sum(scored) == rollout.metrics["written_nll"][1]
     assert rollout.distilled_total == len(distilled_positions(rollout.completions, rollout.advantage)) > 0
 
 

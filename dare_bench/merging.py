@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import shutil
 from pathlib import Path
 
@@ -9,6 +10,8 @@ from dare_bench.checkpoint_files import ADAPTER, read_config
 from dare_bench.errors import UsageError
 from dare_bench.loading import base_and_adapter, load, locate
 from dare_bench.runs.lineage import FILE as LINEAGE
+
+log = logging.getLogger("dare_bench")
 
 
 def merge(
@@ -50,4 +53,6 @@ def merge(
     opened.save(out)
     if (lineage := locate(adapter_name) / LINEAGE).is_file():
         shutil.copyfile(lineage, out / LINEAGE)
+    if dtype not in ("float32", "float64"):
+        log.warning("%s: the merged weights were rounded to %s; give dtype float32 for a smaller rounding", out, dtype)
     return out

@@ -3,22 +3,17 @@
 from __future__ import annotations
 
 import contextlib
-import logging
 import os
 from collections.abc import Iterator
 from pathlib import Path
 
 import torch
 from transformers import TrainingArguments
-from transformers.integrations import get_available_reporting_integrations
-from transformers.integrations.integration_utils import INTEGRATION_TO_CALLBACK
 
 from dare_bench.errors import UsageError, unknown
 from dare_bench.protocols import LoadedModel
-from dare_bench.training.processes import first_process
 from dare_bench.training.spec import WITH_FLOOR, TrainSpec
-
-log = logging.getLogger("dare_bench")
+from dare_bench.training.trackers import trackers
 
 SCHEDULES = (
     "linear", "cosine", WITH_FLOOR, "cosine_with_restarts", "polynomial", "constant", "constant_with_warmup",
@@ -58,17 +53,6 @@ def training_arguments(spec: TrainSpec, model: LoadedModel, out: Path) -> Traini
     )
     arguments._n_gpu = min(arguments.n_gpu, 1)  # several GPUs are several processes, never DataParallel
     return arguments
-
-
-def trackers(requested: tuple[str, ...]) -> list[str]:
-    """The requested trackers that are installed; raises UsageError for one that transformers does not know."""
-    installed = get_available_reporting_integrations()
-    for name in requested:
-        if name != "none" and name not in INTEGRATION_TO_CALLBACK:
-            raise unknown("tracker", name, [*INTEGRATION_TO_CALLBACK, "none"])
-        if name != "none" and name not in installed and first_process():
-            log.warning("%s is not installed: no metrics are sent to it", name)
-    return [name for name in requested if name in installed]
 
 
 @contextlib.contextmanager

@@ -14,8 +14,8 @@ from transformers import TrainerCallback
 
 NAMES = {"loss": "loss", "learning_rate": "lr", "grad_norm": "grad"}
 """Short names of entries of the log; the metrics of a method keep their names."""
-PHASES = {"forwards": "forwards", "tokens_per_second": "tokens/s", "seconds": ""}
-"""What is measured by phase, with its name in a line; seconds are in the trackers only."""
+PHASES = {"forwards": "forwards", "tokens_per_second": "tokens/s", "seconds": "seconds"}
+"""What is measured by phase, with its name in a line."""
 _HIDDEN = frozenset({"epoch", "train_runtime", "train_samples_per_second", "train_steps_per_second", "total_flos"})
 
 
@@ -65,12 +65,12 @@ def shown(logs: Mapping[str, Any]) -> str:
     for name, value in values.items():
         group, _, member = name.partition("/")
         if group in PHASES and member:
-            phases.setdefault(group, []).append(f"{member} {value:,.0f}")
+            phases.setdefault(group, []).append(f"{member} {value:,.0f}" if value >= 100 else f"{member} {value:.3g}")
         elif (std := values.get(f"{name}_std")) is not None:
             parts.append(f"{name} {_short(value)} (std {_short(std)})")
         elif name.removesuffix("_std") == name or name.removesuffix("_std") not in values:
             parts.append(f"{NAMES.get(name, name)} {_short(value)}")
-    lines = [f"{PHASES[group]} {' '.join(members)}" for group, members in phases.items() if PHASES[group]]
+    lines = [f"{PHASES[group]} {' '.join(members)}" for group, members in phases.items()]
     return ", ".join([*parts, *lines])
 
 

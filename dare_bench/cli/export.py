@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
-from dare_bench.cli.plain import echo, echo_error
+from dare_bench.cli.plain import echo, echo_error, log_to_stderr
 from dare_bench.cli.runs import RUN_HELP, RUNS_HELP, open_one, open_runs
 from dare_bench.errors import DataError, UsageError
 from dare_bench.reading import MAX_SOURCE, existing, read_text
@@ -184,11 +184,12 @@ def merge(
 ) -> None:
     """Merge a LoRA adapter into its base model.
 
-    Writes a checkpoint in the published format. The merged weights are rounded to their dtype; --dtype float32 avoids
-    this rounding.
+    Writes a checkpoint in the published format. The merged weights are rounded to their dtype, which is bfloat16 for
+    most published bases; --dtype float32 avoids this rounding.
 
     Example: dare-bench export merge --model tiny-llada-base --adapter out/lora -o out/merged
     """
     from dare_bench.merging import merge as work
 
+    log_to_stderr()
     echo(work(model, adapter, output_path, dtype=dtype, device=device, family=family))

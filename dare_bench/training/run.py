@@ -27,6 +27,7 @@ from dare_bench.training.rows import Tokens
 from dare_bench.training.sources import open_memory
 from dare_bench.training.spec import TrainSpec
 from dare_bench.training.tokens import histogram
+from dare_bench.training.trackers import trackers
 
 log = logging.getLogger("dare_bench")
 
@@ -66,7 +67,8 @@ def train(spec: TrainSpec | None = None, **fields: Unpack[TrainKeywords]) -> Tra
     began, out = time.perf_counter(), Path(spec.output_path)
     kind = registry().get("trainer", spec.method).load()
     spec = spec.with_defaults(kind)
-    data_parallel_size(spec.sequence_parallel_size)  # raises before the model is opened
+    data_parallel_size(spec.sequence_parallel_size)  # raises before the model is opened, as does the next line
+    trackers(spec.report_to)
     with contextlib.ExitStack() as stack:
         existed = existing(out) is not None
         if existed:

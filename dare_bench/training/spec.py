@@ -123,7 +123,9 @@ class TrainSpec(BaseModel):
 
     logging_steps: int = Field(10, ge=1, description="Log every N steps.")
     report_to: tuple[str, ...] = Field(
-        ("tensorboard",), description="Trackers, used if installed: tensorboard, wandb, trackio; or none."
+        ("tensorboard",),
+        description="Trackers, which must be installed: tensorboard (the default, used if installed), wandb, trackio; "
+        "or none.",
     )
     run_name: str | None = Field(None, description="Name of the training in trackers that have names (wandb, trackio).")
     save_steps: int = Field(500, ge=1, description="Save a checkpoint every N steps.")

@@ -83,6 +83,16 @@ def test_merged_is_unmerged(adapter: Path, tmp_path: Path, capsys: pytest.Captur
     assert "config.json); choose another output folder" in capsys.readouterr().err
 
 
+def test_a_merge_in_a_half_precision_says_that_it_rounds(
+    adapter: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    words = ["export", "merge", "--adapter", str(adapter), "--dtype"]
+    assert run(*words, "bfloat16", "-o", str(tmp_path / "half")) == 0
+    assert "the merged weights were rounded to bfloat16; give dtype float32" in capsys.readouterr().err
+    assert run(*words, "float32", "-o", str(tmp_path / "full")) == 0
+    assert "rounded" not in capsys.readouterr().err
+
+
 def test_merge_takes_base_and_dtype_from_the_adapter(adapter: Path, tmp_path: Path) -> None:
     (adapter / "lineage.json").write_text('{"method": "sft"}')
     try:

@@ -414,6 +414,7 @@ def test_of_several_evaluations_one_that_can_be_made_is_enough(tmp_path, monkeyp
         (["train", "sft", *COMMON, "-o", "x", "--eval-every", "3"], "eval_tasks or eval_suite"),
         (["train", "sft", *COMMON, "-o", "x", "--lr-scheduler-type", "cosin"], "'cosin'; closest: cosine"),
         (["train", "sft", *COMMON, "-o", "x", "--report-to", "wanb"], "unknown tracker 'wanb'; closest: wandb"),
+        (["train", "sft", *COMMON, "-o", "x", "--report-to", "codecarbon"], "codecarbon is not installed; pip install"),
     ],
 )
 def test_wrong_words_are_told_in_one_line(asked, said, tmp_path):

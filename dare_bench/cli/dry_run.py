@@ -53,11 +53,13 @@ def show_training(
     from dare_bench.loading import here
     from dare_bench.training.opening import combined, settle
     from dare_bench.training.processes import process_count
+    from dare_bench.training.reward_functions import take_functions
 
+    functions = take_functions(fields)
     spec = combined(None, fields)
     if here(spec.model) is not None:
         spec = settle(spec, {})
-    result = estimate(spec, processes or process_count(), gpu, served_speedup)
+    result = estimate(spec, processes or process_count(), gpu, served_speedup, functions)
     if json:
         echo_json(step_report.record(result))
     else:

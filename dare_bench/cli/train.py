@@ -21,6 +21,7 @@ from dare_bench.cli.words import Command
 from dare_bench.config import parse_pairs, read_yaml
 from dare_bench.errors import UsageError, suggestion
 from dare_bench.registry import Registration, registry
+from dare_bench.training.reward_files import names_functions, reward_functions
 from dare_bench.training.spec import DEFAULTS, TrainSpec
 
 _DRY_RUN = {
@@ -203,6 +204,13 @@ def settings(method: str, options: Mapping[str, FieldInfo], flags: Mapping[str, 
     fields["eval"] = evaluation
     if "model_args" in fields:
         fields["model_args"] = parse_pairs(fields["model_args"])
+    if names_functions(fields.get("reward")):
+        if "reward" not in explicit:
+            raise UsageError(
+                f"{config}: reward={fields['reward']!r:.80} is code, which a file of settings does not run; give it as "
+                "--reward FILE.py:FUNCTION"
+            )
+        fields["reward"] = reward_functions(fields["reward"])
     for name in ("model", "output_path"):
         if name not in fields:
             raise UsageError(f"give --{name.replace('_', '-')}: {TrainSpec.model_fields[name].description}")

@@ -17,7 +17,7 @@ from dare_bench.protocols import LoadedModel
 from dare_bench.recipe_schema import ExpertFacts, Facts, RecipeFile
 from dare_bench.registry import registry
 from dare_bench.training.opening import refuse_untrainable
-from dare_bench.training.rewards import check_options
+from dare_bench.training.rewards import NO_FUNCTIONS, Functions, check_options
 from dare_bench.training.rollout_engine import check_rollout_engine
 from dare_bench.training.rows import Data, Kind, PreferencePair, TokenRow, Tokens
 from dare_bench.training.sources import find_files
@@ -185,7 +185,12 @@ def tokenizing(model: str, family: str | None = None) -> LoadedModel | None:
     return opened
 
 
-def rows_of(spec: TrainSpec, model: LoadedModel | PublishedModel | None = None, processes: int = 1) -> TrainingRows:
+def rows_of(
+    spec: TrainSpec,
+    model: LoadedModel | PublishedModel | None = None,
+    processes: int = 1,
+    functions: Functions = NO_FUNCTIONS,
+) -> TrainingRows:
     """Number and mean length of the rows of a training, from some of them (from all if epochs are counted).
 
     Args:
@@ -207,7 +212,7 @@ def rows_of(spec: TrainSpec, model: LoadedModel | PublishedModel | None = None, 
         return TrainingRows(count, prompt + answer, source, forwards, answer, samples=kind == "prompts")
     method = trainer(trainer.settle(spec.options, model.spec), model.spec, built.canvas)
     if records := _rewarded(spec, built):
-        check_options(records, method.options.reward, weights=method.options.reward_weights)
+        check_options(records, method.options.reward, weights=method.options.reward_weights, functions=functions)
     if method.reference is not None:
         here(method.reference)  # raises CheckpointError
     check_rollout_engine(method.options)

@@ -24,6 +24,7 @@ from dare_bench.costs.training import Phase, PhaseWork, work_of
 from dare_bench.errors import CheckpointError, UsageError, suggestion
 from dare_bench.registry import registry
 from dare_bench.training.processes import check_heads, data_parallel_size
+from dare_bench.training.rewards import NO_FUNCTIONS, Functions
 from dare_bench.training.spec import TrainSpec
 
 
@@ -149,12 +150,19 @@ class StepEstimate:
                     yield {name: value for part in (*chosen, limit) for name, value in part.items()}
 
 
-def estimate(spec: TrainSpec, processes: int = 1, gpu: str = "H100", speedup: float | None = None) -> StepEstimate:
+def estimate(
+    spec: TrainSpec,
+    processes: int = 1,
+    gpu: str = "H100",
+    speedup: float | None = None,
+    functions: Functions = NO_FUNCTIONS,
+) -> StepEstimate:
     """Estimate a training without its weights and without a GPU.
 
     Args:
         processes: each with its GPU.
         speedup: of a served engine over the rollout in place, as measured elsewhere.
+        functions: rewards that are not registered.
 
     Raises:
         UsageError: an unknown GPU, or settings that the training would refuse.
@@ -176,4 +184,5 @@ def estimate(spec: TrainSpec, processes: int = 1, gpu: str = "H100", speedup: fl
     if size.model is not None:
         check_heads(size.model.spec, spec.sequence_parallel_size)
     spec = spec.with_defaults(method)
-    return StepEstimate(DeviceTraining(spec, rows_of(spec, size.model, groups), size, processes), device, speedup)
+    rows = rows_of(spec, size.model, groups, functions)
+    return StepEstimate(DeviceTraining(spec, rows, size, processes), device, speedup)

@@ -57,7 +57,9 @@ def call_reward(
         ) from None
     except (Exception, SystemExit) as error:
         where = _where_it_raises(call, prompts, texts, seconds)
-        raise TrainingError(f"{where}: the reward {name!r} raised {in_one_line(error)}{_frames(error)}") from error
+        raise TrainingError(
+            f"{where}: the reward {name!r} raised {in_one_line(error)}{frames(error, *_OURS)}"
+        ) from error
     if len(results) != len(texts):
         raise TrainingError(
             f"the reward {name!r} returned {len(results)} rewards for {len(texts)} answers to {_places(prompts)}; "
@@ -209,9 +211,14 @@ def _places(prompts: Sequence[RewardPrompt]) -> str:
     return ", ".join(places[:3]) + (f" and {len(places) - 3} more" if len(places) > 3 else "")
 
 
-def _frames(error: BaseException) -> str:
-    """The user's own lines that led to an exception, outermost first; those of libraries where there are no others."""
-    frames = traceback.extract_tb(error.__traceback__)
-    own = frames[max((i for i, frame in enumerate(frames) if frame.filename in _OURS), default=-1) + 1 :]
+def frames(error: BaseException, *ours: str) -> str:
+    """The user's own lines that led to an exception, outermost first; those of libraries where there are no others.
+
+    Args:
+        ours: the files whose lines lead to the user's.
+    """
+    every = traceback.extract_tb(error.__traceback__)
+    own = every[max((i for i, frame in enumerate(every) if frame.filename in ours), default=-1) + 1 :]
+    own = [frame for frame in own if not frame.filename.startswith("<frozen")]
     users = [frame for frame in own if not frame.filename.startswith(_LIBRARIES)] or own
     return "".join(f"; {f.filename}:{f.lineno}, in {f.name}: {f.line}" for f in users[-_MOST_FRAMES:])

@@ -9,6 +9,7 @@ from collections.abc import Mapping, Sequence
 from functools import partial
 from typing import Any
 
+from dare_bench.config import parse_pairs
 from dare_bench.errors import UsageError
 from dare_bench.registry import registry
 from dare_bench.training.reward_calls import RewardFunction
@@ -30,6 +31,8 @@ def take_functions(fields: dict[str, Any]) -> dict[str, RewardFunction]:
         return {}
     del fields[REWARD]
     weights = fields.get(WEIGHTS)
+    if isinstance(weights, str):
+        weights = parse_pairs(weights)
     if weights is None:
         weights = [1.0] * len(given)
     if not isinstance(weights, Mapping) and isinstance(weights, Sequence) and len(weights) == len(given):

@@ -70,7 +70,7 @@ class RLOptions(BaseModel):
     reward: dict[str, Any] = Field(
         default_factory=dict,
         description="k=v,k=v: options of the rewards that the rows name; random=True replaces their values by coin "
-        "flips (a control).",
+        "flips (a control). Or FILE.py:FUNCTION,...: functions of your own, which score every row.",
     )
     reward_weights: dict[str, FiniteFloat] = Field(
         default_factory=dict,

@@ -177,7 +177,7 @@ class DecodingKeywords(TypedDict, total=False):
     rng: Literal["ours", "reference"] | None
     trajectory: bool | None
     predictions: bool | None
-    margin: bool | None
+    near_tie: bool | None
     mask_id: int | None
     eos_id: int | Sequence[int] | None
     eot_id: int | None

@@ -137,7 +137,7 @@ class Model:
                 Dream: ``max_new_tokens, steps, alg, ...``; SDAR: ``remasking_strategy, confidence_threshold, ...``;
                 LLaDA2: ``threshold, editing_threshold, ...``; autoregressive: ``top_k, top_p, repetition_penalty``; all
                 in the family's README), ``temperature``, ``eos_id, eot_id, mask_id`` as overrides, and ``early_stop,
-                text_after_eos, stop, rng, trajectory, predictions, margin``.
+                text_after_eos, stop, rng, trajectory, predictions, near_tie``.
 
         Raises:
             DecodingError: an unknown field or an invalid value; PromptError: a prompt that does not fit.

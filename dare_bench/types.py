@@ -20,6 +20,9 @@ TIER_MEANING: Mapping[Tier, str] = {
     "A": "approximate: a different distribution from the reference sampler's",
 }
 
+TIE = 1e-4
+"""A decision is a near tie if a change of the logits by this turns it; float32 on CPUs differs by about 1e-5."""
+
 
 class Message(TypedDict):
     """One chat turn."""
@@ -124,8 +127,8 @@ class Generation:
     tier: Tier | None = "E1"
     """None: unknown, since the sampler of a server cannot be inspected."""
     seconds: float = 0.0
-    margin: float | None = None
-    """The smallest logit change that flips a decision; below 1e-4 it may be floating-point noise."""
+    near_tie: bool | None = None
+    """Does a change of the logits by ``TIE`` change a decision behind it? None: not recorded."""
     trajectory: list[Event] | None = None
     weights_version: int = 0
     """The model's ``weights_version`` when the row started."""
@@ -315,8 +318,8 @@ class Capabilities:
     """Do events have the ``logprob`` of the distribution that drew the token?"""
     predictions: bool = False
     """Does the decoding field ``predictions`` record the response that each forward predicts?"""
-    margin: bool = False
-    """Does the decoding field ``margin`` record how close the closest decision was?"""
+    near_tie: bool = False
+    """Does the decoding field ``near_tie`` record whether rounding could have changed an answer?"""
     canvas: bool = False
     """May a request start from a given canvas?"""
     end_turn: bool = False
@@ -349,14 +352,14 @@ class Decoding(BaseModel):
     rng: Literal["ours", "reference"] = "ours"
     trajectory: bool = False
     predictions: bool = Field(default=False, exclude=True)
-    margin: bool = False
+    near_tie: bool = False
     mask_id: int | None = None
     eos_id: tuple[int, ...] | None = None
     eot_id: int | None = None
     """Special ids for this call; when resolved, the effective ones (None: the model has none)."""
 
-    hidden: ClassVar[frozenset[str]] = frozenset({"trajectory", "predictions", "margin"})
-    """Fields that record more but change no token; not part of a run's identity."""
+    hidden: ClassVar[frozenset[str]] = frozenset({"trajectory", "predictions", "near_tie", "margin"})
+    """Fields that record more but change no token; not part of a run's identity (``margin``: of older runs)."""
     id_fields: ClassVar[tuple[str, ...]] = ("mask_id", "eos_id", "eot_id")
     """Fields that hold token ids."""
     aliases: ClassVar[dict[str, str]] = {"max_new_tokens": "gen_length"}

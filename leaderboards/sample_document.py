@@ -145,13 +145,15 @@ def _sandbox_facts(verdict: Mapping[str, Any]) -> str:
 
 def _costs(record: Mapping[str, Any]) -> list[tuple[str, str]]:
     """(name, value) of what an answer cost."""
-    margin, masks = record.get("margin"), record.get("residual_masks")
+    margin, masks = record.get("margin"), record.get("residual_masks")  # older runs have margins
+    near = record.get("near_tie")
     costs = {
         "forward passes": number(record.get("nfe") or None),
         "tokens to EOS": f"{number(record.get('tokens_to_eos'))} of {number(record.get('tokens'))}",
         "tokens per forward": number(record.get("tpf"), 2),
         "time": seconds(record.get("seconds")),
         "ended by": one_line(str(record.get("finish_reason", "–")), 20),
+        "near tie": "" if near is None else "yes" if near else "no",
         "smallest margin": "" if margin is None else number(margin, 2),
         "masks left": number(masks) if masks else "",
     }

@@ -196,7 +196,7 @@ class Family(ABC):
             approximate=approximate or chosen is not None,
             record_trajectory=decoding.trajectory,
             record_predictions=decoding.predictions,
-            record_margin=decoding.margin,
+            record_near_tie=decoding.near_tie,
             stopping=StoppingPolicy(
                 early_stop=stops and cut,
                 keep_text_after_eos=not cut,

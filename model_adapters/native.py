@@ -35,7 +35,7 @@ class NativeModel(OpenedNetwork):
         trajectory=True,
         logprobs=True,
         predictions=True,
-        margin=True,
+        near_tie=True,
         canvas=True,
         end_turn=True,
         likelihood=True,
@@ -57,9 +57,7 @@ class NativeModel(OpenedNetwork):
         self.frames = frames
         self.family = family
         if spec.noise == "uniform":
-            self.capabilities = replace(
-                self.capabilities, predictions=False, margin=False, canvas=False, end_turn=False
-            )
+            self.capabilities = replace(self.capabilities, predictions=False, canvas=False, end_turn=False)
         self._samplers: dict[str, tuple[ModelSpec, Sampler]] = {}
 
     # -- requests ------------------------------------------------------------------------------------------------
@@ -189,7 +187,7 @@ class NativeModel(OpenedNetwork):
             residual_masks=sum(token == row.mask_id for token in tokens),
             tier="A" if self.spec.quantize else self.family.tier(sampler),
             seconds=time.perf_counter() - row.started,
-            margin=row.margin if sampler.record_margin and row.margin != float("inf") else None,
+            near_tie=row.near_tie if sampler.record_near_tie else None,
             trajectory=row.events if sampler.record_trajectory else None,
             weights_version=row.weights_version,
             predictions=row.predictions if sampler.record_predictions else None,

@@ -13,7 +13,6 @@ from dare_bench.analysis.paired_tests import MCNEMAR, SIGNIFICANT
 from dare_bench.analysis.regression import (
     EXCUSED_SHARE,
     ONE_SIDED,
-    TIE,
     DocumentChange,
     JudgedScore,
     RegressionVerdict,
@@ -24,6 +23,7 @@ from dare_bench.reports.comparison_report import detectable_drop
 from dare_bench.reports.elements import Bullets, Element, Heading, Paragraph, ReportTable
 from dare_bench.runs.scores import are_shares
 from dare_bench.runs.text import counted
+from dare_bench.types import TIE
 
 _SHOWN = 20
 
@@ -40,8 +40,9 @@ def elements(verdict: RegressionVerdict, most: int | None = _SHOWN) -> Iterator[
     if exact:
         yield Paragraph(
             "Every answer, its forward passes and its values must be equal in"
-            f" {counted(verdict.documents, 'document')}; excused, in less than {100 * EXCUSED_SHARE:g}% of them: ties"
-            f" (a margin below {TIE:g}) and documents that differ only in the number of forward passes."
+            f" {counted(verdict.documents, 'document')}; excused, in less than {100 * EXCUSED_SHARE:g}% of them: near"
+            f" ties (a change of the logits by {TIE:g} changes a decision) and documents that differ only in the number"
+            " of forward passes."
         )
         yield ReportTable(("task", "score", "baseline", "run", "documents", "differing values"), [
             (score.task, score.key, *_values_of(score), str(score.n), str(score.flips)) for score in exact
@@ -162,9 +163,9 @@ def flip_line(change: DocumentChange) -> str:
     texts = ["a different answer"] if change.answer else []
     if change.nfe:
         texts.append("{} ({} writing) -> {} ({} writing) forward passes".format(*change.nfe[0], *change.nfe[1]))
-    margin = "margin 0.01 or more, or not recorded" if change.margin is None else f"margin {change.margin:g}"
+    near = {None: "not known to be a near tie", True: "a near tie", False: "no near tie"}[change.near_tie]
     differences = "; ".join([*texts, *_values(change)])
-    return f"{change.task}/{change.doc_id}: {differences} ({margin}{', excused' if change.excused else ''})"
+    return f"{change.task}/{change.doc_id}: {differences} ({near}{', excused' if change.excused else ''})"
 
 
 def change_line(change: DocumentChange) -> str:

@@ -7,7 +7,6 @@ from typing import Any
 
 import torch
 
-from dare_bench.model_adapters.sampling.margins import Sensitivity
 from dare_bench.model_adapters.sampling.tokens import OpenPositions
 
 
@@ -29,9 +28,3 @@ def open_positions(rows: Sequence[int], quota: Sequence[int] = (1,), **values: A
         "lengths": [len(row_N)] * len(quota),
     }
     return OpenPositions(**{**fields, **values})
-
-
-def unit_sensitivity(count: int) -> Sensitivity:
-    """Scores that are logits themselves."""
-    one_N = torch.ones(count, dtype=torch.float64)
-    return Sensitivity(one_N, 0 * one_N, torch.zeros(count, dtype=torch.bool))

@@ -260,6 +260,7 @@ def _of_lines() -> Iterator[tuple[str, Kind]]:
         "dare_bench/0/tokens": [None, "x"],
         "dare_bench/0/seconds": [float("nan"), "x"],
         "dare_bench/0/margin": ["x", float("nan")],
+        "dare_bench/0/near_tie": ["x", 5],
         "dare_bench/0/finish_reason": [MARKS, 5],
         "dare_bench/0/tier": ["Z"],
         "dare_bench/0/extraction": [5],

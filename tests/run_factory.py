@@ -193,7 +193,7 @@ def _generate_sample(
         "dare_bench": [{"key": key, "kind": "generate", "nfe": 12, "reference_nfe": length, "tokens": length,
                         "tokens_to_eos": 9, "decoded_tokens": length, "finish_reason": "eos", "seconds": 0.05,
                         "tokens_per_s": 9 / 0.05, "tpf": 9 / 12, "seed": rng.getrandbits(62),
-                        "tier": "E1", "margin": 0.02, "residual_masks": 0, "trace_ref": key}],
+                        "tier": "E1", "near_tie": False, "residual_masks": 0, "trace_ref": key}],
     }  # fmt: skip
     return sample, {
         "key": key, "doc_id": i, "repeat": 0, "prompt_tokens": 9, "pieces": pieces, "events": events,

@@ -100,7 +100,7 @@ class ToyModel:
         self.delay, self.fail_on, self.reply = delay, fail_on, reply
         self.tokenizer = ToyTokenizer() if tokenizer else None
         self.spec = ModelSpec("toy", MASK, (EOS,), None, 258, 259, context_limit, parameters=1)
-        self.capabilities = Capabilities(trajectory=True, margin=True, likelihood=True, row_keyed_randomness=True)
+        self.capabilities = Capabilities(trajectory=True, near_tie=True, likelihood=True, row_keyed_randomness=True)
         self.answered: list[str] = []
 
     def encode(self, prompt: Prompt) -> list[int]:
@@ -190,7 +190,7 @@ class ToyModel:
             prompt_tokens=len(prompt),
             tokens_to_eos=len(tokens),
             seconds=self.delay,
-            margin=0.5 if fields.margin else None,
+            near_tie=False if fields.near_tie else None,
             trajectory=[Event(i, "set", i, t, 1.0) for i, t in enumerate(tokens)] if fields.trajectory else None,
         )
 

@@ -1,4 +1,5 @@
-"""Baselines: the checkpoint, settings and scores of a run, and the values, answer hash and margin of each document.
+"""Baselines: the checkpoint, settings and scores of a run, and of each document the values, an answer hash, and whether
+it is a near tie.
 
 A baseline is a JSON file with one short row for each document. The same run always gives the same bytes, so that
 changes of a baseline are readable diffs. Files up to ``VERSION`` can be read; a newer file is an error.
@@ -10,7 +11,7 @@ import hashlib
 import json
 import math
 import os
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any, Literal, NamedTuple, Self
 
@@ -26,12 +27,10 @@ from dare_bench.runs.index import Document
 from dare_bench.runs.reader import Run
 from dare_bench.runs.scores import Score
 from dare_bench.runs.writer import atomic_write_text
-from dare_bench.types import Decoding, Tier
+from dare_bench.types import TIE, Decoding, Tier
 
 FORMAT = "dare-bench baseline"
 VERSION = 1
-MAX_MARGIN = 0.01
-"""Margins from this size on are not stored: they are far from a tie, and would differ between machines."""
 _DIGITS = 6
 
 Value = float | list[float] | str | None
@@ -39,15 +38,16 @@ Value = float | list[float] | str | None
 
 
 class BaselineRow(NamedTuple):
-    """One document: [question, answer, nfe, margin, values]. ``question``: a hash of prompt and target. ``answer``: a
+    """One document: [question, answer, nfe, near tie, values]. ``question``: a hash of prompt and target. ``answer``: a
     hash of all answers, or the log-likelihoods in nats. ``nfe``: forward passes of generated answers, and how many of
-    these wrote a token (0 without traces); they reveal sampler changes that leave the answers equal. ``margin``: the
-    smallest of its answers; null: 0.01 or more, or not recorded. ``values``: one for each of the task's scores."""
+    these wrote a token (0 without traces); they reveal sampler changes that leave the answers equal. ``near_tie``:
+    could rounding have changed one of its answers (null: not recorded)? Older files have the smallest margin, a number
+    that is below ``TIE`` in a near tie. ``values``: one for each of the task's scores."""
 
     question: str
     answer: str | list[float | None]
     nfe: tuple[int, int] | None
-    margin: float | None
+    near_tie: bool | float | None
     values: list[Value]
 
 
@@ -222,12 +222,12 @@ def _rows(document: Document, keys: Iterable[tuple[str, str]]) -> tuple[Baseline
     text = _hash(first.get("resps"))
     if any(answer.get("kind") == "score" for answer in answers):
         nats = [_nats(answer.get("value")) for answer in answers]
-        by_text = BaselineRow(question, text, None, _stored_margin(_choice_margin(nats)), values)
+        by_text = BaselineRow(question, text, None, _choice_tie(nats), values)
         return by_text._replace(answer=nats), by_text
-    margins = [margin for answer in answers if isinstance(margin := answer.get("margin"), (int, float))]
+    ties = [tie for answer in answers if (tie := _near_tie(answer)) is not None]
     writing = sum(len({event[0] for event in trace.get("events", ())}) for trace in document.traces.values())
     nfe = (sum(int(answer.get("nfe") or 0) for answer in answers), writing) if answers else None
-    by_text = BaselineRow(question, text, nfe, _stored_margin(min(margins, default=None)), values)
+    by_text = BaselineRow(question, text, nfe, any(ties) if ties else None, values)
     ids = token_ids(document)
     return None if ids is None else by_text._replace(answer=_hash([ids, text])), by_text
 
@@ -253,14 +253,16 @@ def _nats(value: Any) -> float | None:
     return round(float(value), 4) if isinstance(value, (int, float)) and math.isfinite(value) else None
 
 
-def _choice_margin(nats: list[float | None]) -> float | None:
-    """Half the distance between the two most likely choices: the change of each value that makes them equal."""
+def _near_tie(answer: Mapping[str, Any]) -> bool | None:
+    """Could rounding have changed a generated answer? Older runs recorded a margin. None: unknown."""
+    margin, near = answer.get("margin"), answer.get("near_tie")
+    return near if near is not None or not isinstance(margin, int | float) else margin < TIE
+
+
+def _choice_tie(nats: list[float | None]) -> bool | None:
+    """Are the two most likely choices equal, if each of their values changes by ``TIE``?"""
     values = sorted((value for value in nats if value is not None), reverse=True)
-    return (values[0] - values[1]) / 2 if len(values) > 1 else None
-
-
-def _stored_margin(margin: float | None) -> float | None:
-    return None if margin is None or margin >= MAX_MARGIN else float(f"{margin:.2g}")
+    return (values[0] - values[1]) / 2 < TIE if len(values) > 1 else None
 
 
 def read(path: str | Path) -> Baseline:

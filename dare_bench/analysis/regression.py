@@ -2,9 +2,9 @@
 
 *Exact* mode, where samples are a function of checkpoint, settings and document: the same checkpoint and dtype, both
 runs on a CPU, no approximate sampler (tier A). Every answer, its forward passes and every value must be equal. A
-differing document is excused only as a floating-point tie (the smaller margin of both runs is below ``TIE``) or where
-only its forward passes differ (decisions after the end of an answer have no margin), and only while the excused ones
-are less than ``EXCUSED_SHARE`` of the documents.
+differing document is excused only as a near tie (in one of both runs) or where only its forward passes differ
+(decisions after the end of an answer are no ties), and only while the excused ones are less than ``EXCUSED_SHARE`` of
+the documents.
 
 *Paired* mode otherwise: no task's headline score may drop significantly, by an exact or permutation test on the
 documents' differences (one-sided, adjusted by Holm's method over the tasks), by at least the smallest effect of
@@ -31,9 +31,8 @@ from dare_bench.runs.reader import Run
 from dare_bench.runs.schema import Program
 from dare_bench.runs.scores import are_shares
 from dare_bench.runs.text import counted, listed
+from dare_bench.types import TIE
 
-TIE = 1e-4
-"""Margins below this are floating-point ties. In logits; float32 on CPUs differs by about 1e-5."""
 EXCUSED_SHARE = 0.01
 SMALLEST_EFFECT = 0.01
 ONE_SIDED = 1 - 2 * SIGNIFICANT
@@ -47,15 +46,15 @@ Mode = Literal["exact", "paired"]
 @dataclass(frozen=True, slots=True)
 class DocumentChange:
     """A document that differs. ``values``: (score, before, after) of each differing value; ``answer``: does the answer
-    differ? ``nfe``: forward passes and those that wrote a token, before and after, where they differ; ``margin``: the
-    smaller one of both runs (None: 0.01 or more, or not recorded)."""
+    differ? ``nfe``: forward passes and those that wrote a token, before and after, where they differ; ``near_tie``:
+    could rounding have changed it, in one of both runs (None: not recorded)?"""
 
     task: str
     doc_id: str
     answer: bool
     nfe: tuple[tuple[int, int], tuple[int, int]] | None
     values: tuple[tuple[str, Value, Value], ...]
-    margin: float | None
+    near_tie: bool | None
     excused: bool
 
 
@@ -257,12 +256,18 @@ def _flips(
         answer = not _same(a.answer, b.answer, _CLOSE_NATS)
         nfe = (a.nfe, b.nfe) if a.nfe is not None and b.nfe is not None and a.nfe != b.nfe else None
         if answer or values or nfe:
-            margin = min((margin for margin in (a.margin, b.margin) if margin is not None), default=None)
+            near = _either(a.near_tie, b.near_tie)
             # Another value of an equal answer in as many passes is due to the scorer: no tie. Forward passes alone may
-            # differ after the end of the answer, where there are no margins.
+            # differ after the end of the answer, where there are no ties.
             only_passes = nfe is not None and not answer and not values
-            tie = (answer or nfe is not None) and margin is not None and margin < TIE
-            yield DocumentChange(name, doc, answer, nfe, values, margin, only_passes or tie)
+            tie = (answer or nfe is not None) and near is True
+            yield DocumentChange(name, doc, answer, nfe, values, near, only_passes or tie)
+
+
+def _either(*ties: bool | float | None) -> bool | None:
+    """Is one of them a near tie? A number is a margin, of an older file; None: not known of either."""
+    known = [tie if isinstance(tie, bool) else tie < TIE for tie in ties if tie is not None]
+    return any(known) if known else None
 
 
 def _same(a: Any, b: Any, close: dict[str, float] = _CLOSE) -> bool:

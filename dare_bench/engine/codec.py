@@ -10,7 +10,7 @@ from pydantic import BaseModel, ConfigDict, TypeAdapter, ValidationError
 from dare_bench.config import one_line
 from dare_bench.errors import RunError
 from dare_bench.runs.schema import Environment, Parts
-from dare_bench.types import Generation, Likelihood, Request, Sample
+from dare_bench.types import TIE, Generation, Likelihood, Request, Sample
 
 
 class _Record(BaseModel):
@@ -99,6 +99,8 @@ def to_answer(record: dict[str, Any], *, trajectory: bool = True) -> Generation 
     answer, kind = record.get("answer"), record.get("kind")
     if isinstance(answer, dict) and not trajectory:
         answer = {**answer, "trajectory": None}
+    if isinstance(answer, dict) and isinstance(margin := answer.get("margin"), int | float):
+        answer = {**answer, "near_tie": margin < TIE}  # older runs recorded the smallest change that turns a decision
     damaged = f"the journal's answer to {record.get('key')!r} is damaged"
     if not isinstance(kind, str) or kind not in _ANSWERS:
         raise RunError(f"{damaged}: its kind is {kind!r}; add --fresh for a new run")

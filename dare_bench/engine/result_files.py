@@ -61,7 +61,7 @@ def answer_line(record: Mapping[str, Any]) -> dict[str, Any]:
             "tokens_per_s": answer.tokens_to_eos / answer.seconds if answer.seconds > 0 else None,
             "tpf": answer.tokens_to_eos / answer.nfe if answer.nfe else None,
             "finish_reason": answer.finish_reason,
-            "margin": answer.margin if answer.margin is None or math.isfinite(answer.margin) else None,
+            "near_tie": answer.near_tie,
             "residual_masks": answer.residual_masks,
             "trace_ref": record["key"] if answer.trajectory is not None else None,
             "repeat": record["repeat"],

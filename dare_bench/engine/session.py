@@ -38,7 +38,7 @@ def request_preparer(model: LoadedModel, spec: RunSpec) -> Prepare:
     """Adds to each generate request what an evaluation needs and no score depends on: recordings, and the stop at EOS
     if the text is cut there (a value of the user or task wins). Each distinct decoding is resolved once."""
     can = model.capabilities
-    record = {"margin": can.margin, "trajectory": spec.log_samples and can.trajectory}
+    record = {"near_tie": can.near_tie, "trajectory": spec.log_samples and can.trajectory}
     prepared: dict[str, tuple[dict[str, Any], Decoding]] = {}
 
     def prepare(request: Request) -> Request:

@@ -41,7 +41,8 @@ class GenerateAnswer(LineModel):
     tpf: Number | None = Field(default=None, description="tokens_to_eos / nfe")
     seed: int = 0
     tier: Tier | None = Field(default="E1", description="null: unknown (a server's sampler)")
-    margin: Number | None = None
+    near_tie: bool | None = Field(default=None, description="could rounding have changed it? null: not recorded")
+    margin: Number | None = Field(default=None, description="of older runs: below 1e-4, a near tie")
     residual_masks: Count = 0
     trace_ref: Key | None = None
     repeat: Count = 0

@@ -30,10 +30,10 @@ from transformers import (
 
 from dare_bench.diffusion.rng import Draw, uniform
 from dare_bench.model_adapters.causal.fields import CausalFields
-from dare_bench.model_adapters.sampling.margins import of_tokens
 from dare_bench.model_adapters.sampling.stopping import first_stop, response_text, stop_is_final, through_eos
+from dare_bench.model_adapters.sampling.ties import against_others
 from dare_bench.model_adapters.sampling.tokens import check_finite, inverse_cdf
-from dare_bench.types import Generation, LoopStats, Request
+from dare_bench.types import TIE, Generation, LoopStats, Request
 
 FinishReason = Literal["length", "eos", "stop"]
 
@@ -47,7 +47,7 @@ class Row:
     decoding: CausalFields
     weights_version: int = 0
     tokens: list[int] = field(default_factory=list)
-    margin: float = float("inf")
+    near_tie: bool = False
     finish: FinishReason | None = None
     stopping: bool = False
     """Has the text a stop string?"""
@@ -81,7 +81,7 @@ class Row:
 
     def start_again(self) -> None:
         """Forget what was written."""
-        self.tokens, self.margin, self.finish, self.stopping = [], float("inf"), None, False
+        self.tokens, self.near_tie, self.finish, self.stopping = [], False, None, False
 
     def answer(self, tokenizer: Any | None) -> Generation:
         """The answer of a finished row."""
@@ -100,7 +100,7 @@ class Row:
             tokens_to_eos=len(self.tokens) if end is None else end,
             tier="E1" if d.deterministic else "E2",
             seconds=self.seconds,
-            margin=self.margin if d.margin and self.margin != float("inf") else None,
+            near_tie=self.near_tie if d.near_tie else None,
             weights_version=self.weights_version,
         )
 
@@ -174,26 +174,28 @@ class _TokenChoice(LogitsProcessor):  # type: ignore[misc, unused-ignore]
 
     def __init__(self, rows: Sequence[Row], device: torch.device) -> None:
         self.rows, self.decoding = rows, rows[0].decoding
-        self.margins = any(row.decoding.margin for row in rows)
+        self.near_ties = any(row.decoding.near_tie for row in rows)
         self.key_B = torch.tensor([row.request.seed for row in rows], dtype=torch.long, device=device)
         self.count = 0
         """Tokens that every unfinished row has."""
 
     def __call__(self, input_ids: Tensor, scores: Tensor) -> Tensor:
-        best_B, token_B = scores.max(-1)
-        check_finite(best_B)
-        margin_B: Tensor | None = None
-        if self.decoding.deterministic:
-            margin_B = of_tokens(scores, token_B) if self.margins else None
-        else:
-            uniform_B = uniform(self.key_B, Draw.TOKEN, self.count, self.count)
-            token_B, margin_B, _ = inverse_cdf(scores, uniform_B, 1.0)
-            margin_B = margin_B * self.decoding.temperature
+        check_finite(scores.amax(-1))
+        greedy, uniform_B = self.decoding.deterministic, uniform(self.key_B, Draw.TOKEN, self.count, self.count)
+
+        def chosen(scores: Tensor) -> Tensor:
+            return scores.argmax(-1) if greedy else inverse_cdf(scores, uniform_B)[0]
+
+        token_B = chosen(scores)
+        if self.near_ties:
+            size = TIE if greedy else TIE / self.decoding.temperature
+            moved = (nudge.of(scores, size=size) for nudge in against_others(token_B, greedy))
+            near_B = torch.stack([chosen(scores_BV) != token_B for scores_BV in moved]).any(0)
+            for row, near in zip(self.rows, near_B.tolist(), strict=True):
+                row.near_tie |= near and row.finish is None
+        if not greedy:
             scores = torch.full_like(scores, float("-inf")).scatter(1, token_B[:, None], 0.0)
         self.count += 1
-        if self.margins and margin_B is not None:
-            for row, margin in zip(self.rows, margin_B.tolist(), strict=True):
-                row.margin = min(row.margin, margin) if row.finish is None else row.margin
         return scores
 
 

@@ -43,7 +43,7 @@ class CausalModel(OpenedNetwork):
     """
 
     capabilities = Capabilities(
-        margin=True, likelihood=True, rolling=True, row_keyed_randomness=True, weight_update=True
+        near_tie=True, likelihood=True, rolling=True, row_keyed_randomness=True, weight_update=True
     )
 
     def __init__(

@@ -59,10 +59,6 @@ class DiffusionGemmaDecoding(SamplerFields):
     def _consistent(self) -> DiffusionGemmaDecoding:
         if self.t_min > self.temperature:
             raise ValueError(f"t_min={self.t_min} must be at most temperature={self.temperature}, from which it falls")
-        if self.margin:
-            raise ValueError(
-                "margin=True is not known for this sampler, whose canvases end by a rule without one; leave it out"
-            )
         if self.predictions:
             raise ValueError(
                 "predictions=True is not known for this sampler, which opens all tokens again; leave it out"

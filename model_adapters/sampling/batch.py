@@ -6,7 +6,6 @@ Shape letters: T packed tokens, R rows, S steps of a block.
 from __future__ import annotations
 
 from collections.abc import Iterable
-from itertools import accumulate
 from math import isnan
 from typing import Any, Literal
 
@@ -22,7 +21,8 @@ from dare_bench.model_adapters.sampling.packing import Packer
 from dare_bench.model_adapters.sampling.pages import PagePool
 from dare_bench.model_adapters.sampling.sampler import Sampler
 from dare_bench.model_adapters.sampling.state import RowState
-from dare_bench.model_adapters.sampling.step import Ends, StepState, TurnResult
+from dare_bench.model_adapters.sampling.step import StepState, TurnResult
+from dare_bench.model_adapters.sampling.ties import NearTies, first_end
 from dare_bench.types import Event
 
 
@@ -54,8 +54,8 @@ class BatchState(StepState):
         for i in range(len(rows)):
             self._set_schedule(i)
         self.score_T = self._scores()
-        if any(sampler.record_margin for sampler in samplers):
-            self.ends = self._ends()
+        if any(sampler.record_near_tie for sampler in samplers):
+            self.ties = self._ties()
         kind_numbers = None if self.sizes is None else self.kind_R.tolist()[: len(rows)]
         self.packer = Packer(rows, device, store, pool, kind_numbers, self.slots, self.sizes)
         self.tokens_done = 0
@@ -86,7 +86,6 @@ class BatchState(StepState):
             "limit_R": self._by_row(row.limit for row in rows),
             "deterministic_R": self._by_row((not sampler.draws for sampler in samplers), torch.bool),
             "scale_R": self._by_row((sampler.attention.cfg_scale for sampler in samplers), torch.float32),
-            "margin_R": self._by_row((row.margin for row in rows), torch.float64),
             "schedule_RS": torch.zeros((self.slots, 1), dtype=torch.long, device=self.device),
             "going_R": self._by_row((True for _ in rows), torch.bool),
             "finite": torch.ones((), dtype=torch.bool, device=self.device),
@@ -101,20 +100,15 @@ class BatchState(StepState):
         score_T = torch.cat([part if row.scores is None else row.scores for row, part in parts])
         return pad(score_T, (0, len(self.canvas_T) - len(score_T)), value=float("inf")).to(self.device)
 
-    def _ends(self) -> Ends:
-        place_T = torch.arange(len(self.canvas_T), device=self.device)
-        row_T = torch.arange(len(self.rows)).repeat_interleave(torch.tensor(self.lengths))
-        row_T = pad(row_T, (0, len(self.canvas_T) - len(row_T)), value=self.slots - 1).to(self.device)
-        begin_R = self._by_row(accumulate([0, *self.lengths[:-1]])) + self.prompt_R
+    def _ties(self) -> NearTies:
         samplers = [row.sampler for row in self.rows]
-        eos_ids = sorted({token for sampler in samplers for token in sampler.stopping.eos_ids})
         cut = (not s.strategy.edits and (s.stopping.early_stop or s.stopping.cut_at_eos) for s in samplers)
-        return Ends(
-            place_T=place_T,
-            row_T=row_T,
-            response_T=place_T >= begin_R[row_T],
-            eos_V=torch.tensor(eos_ids, dtype=torch.long, device=self.device),
+        ends = (first_end(row.canvas[len(row.prompt) :].tolist(), row.sampler.stopping.eos_ids) for row in self.rows)
+        return NearTies(
+            eos_ids=tuple(sorted({token for sampler in samplers for token in sampler.stopping.eos_ids})),
+            near_R=self._by_row((row.near_tie for row in self.rows), torch.bool),
             cut_R=self._by_row(cut, torch.bool),
+            end_R=self._by_row(ends),
         )
 
     def _grown(self, name: str, size: int) -> int:
@@ -236,13 +230,16 @@ class BatchState(StepState):
 
     def sync(self) -> None:
         """Copy canvases and counters to the rows on the host."""
-        tables = (self.step_R, self.turn_R, self.post_steps_R, self.margin_R)
+        tables = (self.step_R, self.turn_R, self.post_steps_R)
         counters, canvases = (table.tolist()[: len(self.rows)] for table in tables), self._split(self.canvas_T)
         for row, canvas, *counts in zip(self.rows, canvases, *counters, strict=True):
-            row.canvas, (row.step, row.turn, row.post_steps, row.margin) = canvas, counts
+            row.canvas, (row.step, row.turn, row.post_steps) = canvas, counts
         if self.score_T is not None:
             for row, scores in zip(self.rows, self._split(self.score_T), strict=True):
                 row.scores = None if row.scores is None else scores
+        if self.ties is not None:
+            for row, near in zip(self.rows, self.ties.near_R.tolist(), strict=False):  # then null rows
+                row.near_tie = near
         if self.soft is not None:
             self.soft.sync(self.rows)
 

@@ -23,7 +23,8 @@ from dare_bench.model_adapters.backbone.flex import allow_variants
 from dare_bench.model_adapters.backbone.sdpa import gather
 from dare_bench.model_adapters.sampling.buckets import Sizes
 from dare_bench.model_adapters.sampling.packing import Candidates, Pack, PackTokens
-from dare_bench.model_adapters.sampling.step import Ends, StepState, TurnResult
+from dare_bench.model_adapters.sampling.step import StepState, TurnResult
+from dare_bench.model_adapters.sampling.ties import NearTies
 
 Turn = Callable[[], TurnResult]
 
@@ -110,7 +111,8 @@ class Frames:
         shapes = tuple((name, x.shape, x.dtype) for name, x in _tensors(state, view))
         kinds = tuple(sampler.decision for sampler in state.kinds)
         weights = tuple(weight.data_ptr() for weight in self.network.parameters()) if self.capture else ()
-        return kinds, state.mask_id, state.pack.candidates.width, view.view.group, shapes, weights
+        eos_ids = None if state.ties is None else state.ties.eos_ids
+        return kinds, eos_ids, state.mask_id, state.pack.candidates.width, view.view.group, shapes, weights
 
     def _forget(self, view: PaddedView) -> None:
         """Forget frames of fewer rows or cached columns, which grow during a run: they hold keys and values."""
@@ -147,8 +149,8 @@ class TurnFrame:
         for (_, own), (_, given) in zip(_tensors(self.state, self.view), _tensors(state, view), strict=True):
             if own is not given:
                 own.copy_(given)
-        for name in _own(self.state):
-            setattr(state, name, getattr(self.state, name))
+        for (own, name), (given, _) in zip(_own(self.state), _own(state), strict=True):
+            setattr(given, name, getattr(own, name))
         self._repeat_mask()
         if self.view.view.gathered is not None:
             assert state.pack is not None and state.pack.plan.cached is not None
@@ -156,9 +158,9 @@ class TurnFrame:
 
     def _give_back(self, state: StepState) -> None:
         """Let a state have tensors of its own again."""
-        for name in _own(self.state):
-            if getattr(state, name) is (tensor := getattr(self.state, name)):
-                setattr(state, name, tensor.clone())
+        for (own, name), (given, _) in zip(_own(self.state), _own(state), strict=True):
+            if getattr(given, name) is (tensor := getattr(own, name)):
+                setattr(given, name, tensor.clone())
 
     def _repeat_mask(self) -> None:
         """The mask of grouped queries, which attention keeps with the view."""
@@ -186,12 +188,12 @@ class TurnFrame:
         self.turn = compiler(self.turn)
         if capture is None:
             return
-        before = {name: getattr(self.state, name).clone() for name in _own(self.state)}
+        before = [(part, name, getattr(part, name).clone()) for part, name in _own(self.state)]
         try:
             self.turn()  # compiles, and lets libraries allocate what they need, which they cannot while capturing
         finally:
-            for name, tensor in before.items():
-                getattr(self.state, name).copy_(tensor)
+            for part, name, tensor in before:
+                getattr(part, name).copy_(tensor)
         self.turn = capture(self.turn)
 
 
@@ -205,16 +207,17 @@ def _tensors(state: StepState, view: PaddedView) -> Iterator[tuple[str, Tensor]]
     """All tensors that a turn reads, by name, besides cached keys and values."""
     pack = state.pack
     assert pack is not None and pack.candidates is not None
-    for part in (state, state.ends, pack, pack.candidates, view, view.view):
+    for part in (state, state.ties, pack, pack.candidates, view, view.view):
         for f in fields(part) if part is not None else ():
             if isinstance(tensor := getattr(part, f.name), Tensor):
                 yield f"{type(part).__name__}.{f.name}", tensor
     yield from ((f"group {i}", group_n) for i, group_n in enumerate(pack.candidates.groups))
 
 
-def _own(state: StepState) -> list[str]:
-    """The names of the tensors that are the state's own."""
-    return [f.name for f in fields(StepState) if isinstance(getattr(state, f.name), Tensor)]
+def _own(state: StepState) -> list[tuple[StepState | NearTies, str]]:
+    """The tensors that turns change: what holds them, and their names."""
+    parts: list[StepState | NearTies] = [state] if state.ties is None else [state, state.ties]
+    return [(part, f.name) for part in parts for f in fields(part) if isinstance(getattr(part, f.name), Tensor)]
 
 
 def _copied(x: Any) -> Any:
@@ -223,6 +226,6 @@ def _copied(x: Any) -> Any:
         return x.clone()
     if isinstance(x, list):
         return [_copied(item) for item in x]
-    if isinstance(x, Ends | Pack | Candidates | PaddedView | View):
+    if isinstance(x, NearTies | Pack | Candidates | PaddedView | View):
         return replace(x, **{f.name: _copied(getattr(x, f.name)) for f in fields(x) if f.init})
     return x

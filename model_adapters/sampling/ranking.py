@@ -13,26 +13,16 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from dare_bench.model_adapters.sampling.margins import Sensitivity
 from dare_bench.model_adapters.sampling.tokens import OpenPositions
 
 
 @dataclass(frozen=True)
 class Ranked:
-    """Scores of every row, best first, each position's rank, and if recorded the sensitivity of the scores (see
-    :class:`Sensitivity`)."""
+    """Scores of every row, best first, and each position's rank."""
 
     sorted_RW: Tensor
     rank_N: Tensor
     count_R: Tensor
-    slope_RW: Tensor | None = None
-    rounding_RW: Tensor | None = None
-    certain_RW: Tensor | None = None
-
-    @property
-    def unmeasured_R(self) -> Tensor:
-        """The margins if they are not recorded: inf, float64 [R]."""
-        return torch.full_like(self.count_R, float("inf"), dtype=torch.float64)
 
     @property
     def open_RW(self) -> Tensor:
@@ -40,9 +30,7 @@ class Ranked:
         return torch.arange(self.sorted_RW.shape[1], device=self.sorted_RW.device) < self.count_R[:, None]
 
 
-def rank(
-    score_N: Tensor, positions: OpenPositions, sensitivity: Sensitivity | None = None, live_N: Tensor | None = None
-) -> Ranked:
+def rank(score_N: Tensor, positions: OpenPositions, live_N: Tensor | None = None) -> Ranked:
     """Sort each row's scores: those of open positions, or of the positions ``live_N``. The others rank after them. A
     row without any is all -inf."""
     positions, row_N, rows = positions.counted(), positions.row_N, positions.rows
@@ -57,13 +45,4 @@ def rank(
     sorted_RW, order_RW = table_RW.sort(dim=1, descending=True, stable=True)
     count_R = (sorted_RW > float("-inf")).sum(1)
     rank_N = order_RW.argsort(dim=1)[row_N, slot_N]
-    if sensitivity is None:
-        return Ranked(sorted_RW, rank_N, count_R)
-
-    def table(values_N: Tensor) -> Tensor:
-        values_RW = torch.zeros((rows, width), dtype=values_N.dtype, device=row_N.device)
-        values_RW[row_N, rank_N] = values_N
-        return values_RW
-
-    slope_N, rounding_N = sensitivity.slope_N.double(), sensitivity.rounding_N.double()
-    return Ranked(sorted_RW, rank_N, count_R, table(slope_N), table(rounding_N), table(sensitivity.certain_N))
+    return Ranked(sorted_RW, rank_N, count_R)

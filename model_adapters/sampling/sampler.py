@@ -35,7 +35,7 @@ class Sampler:
     """Is the network shown a random token for each open position, and not a mask?"""
     record_trajectory: bool = False
     record_predictions: bool = False
-    record_margin: bool = False
+    record_near_tie: bool = False
 
     @property
     def draws(self) -> bool:
@@ -50,7 +50,7 @@ class Sampler:
     @cached_property
     def decision(self) -> Hashable:
         """Rows with an equal value are decided by the same tensor operations."""
-        return self.strategy.decision, self.tokens, self.reference, self.record_margin
+        return self.strategy.decision, self.tokens, self.reference, self.record_near_tie
 
     @property
     def forwards_per_turn(self) -> int:

@@ -65,7 +65,7 @@ class RowState:
     """The published code's random tokens for the block's next forward, if they are replayed."""
     pages: RowPages = field(default_factory=RowPages)
     """The row's slots in the cache."""
-    margin: float = float("inf")
+    near_tie: bool = False
     events: list[Event] = field(default_factory=list)
     predictions: list[list[int]] = field(default_factory=list)
     stopped: bool = False

@@ -18,6 +18,7 @@ from dare_bench.model_adapters.sampling.packing import Candidates, Pack
 from dare_bench.model_adapters.sampling.sampler import Sampler
 from dare_bench.model_adapters.sampling.state import RowState
 from dare_bench.model_adapters.sampling.strategies import TurnOutcome
+from dare_bench.model_adapters.sampling.ties import NearTies
 from dare_bench.model_adapters.sampling.tokens import OpenPositions
 from dare_bench.model_adapters.sampling.uniform import SoftPredictions, with_noise
 
@@ -32,41 +33,14 @@ class TurnResult:
     outcome: TurnOutcome
 
 
-@dataclass(frozen=True)
-class Ends:
-    """What tells the rows whose answer ends at an EOS without masks before it. Of the canvases: ``place_T`` counts the
-    tokens, of the row ``row_T``, and ``response_T`` is False in prompts. ``eos_V`` are the EOS ids; ``cut_R`` is True
-    for rows that end there, without editing."""
-
-    place_T: Tensor
-    row_T: Tensor
-    response_T: Tensor
-    eos_V: Tensor
-    cut_R: Tensor
-
-    def settled(self, canvas_T: Tensor, mask_id: int) -> Tensor:
-        """Rows of which no later choice changes the answer, bool [R]."""
-        never = canvas_T.shape[0]
-        ends_T = torch.isin(canvas_T, self.eos_V) & self.response_T
-        masks_T = (canvas_T == mask_id) & self.response_T
-        first_end_R, first_mask_R = (
-            torch.full_like(self.cut_R, never, dtype=torch.long).scatter_reduce_(
-                0, self.row_T, torch.where(here_T, self.place_T, never), "amin"
-            )
-            for here_T in (ends_T, masks_T)
-        )
-        return self.cut_R & (first_end_R < first_mask_R)
-
-
 @dataclass(eq=False)
 class StepState:
     """What turns read and change. In forwards of static shape that is tensors alone, besides ``kinds`` and ``mask_id``.
 
     ``canvas_T``: the concatenated canvases. Of each row, [R]: the number of its kind, the tokens of its prompt, the key
     of its random numbers, turns and forwards of its block so far, those without masks (``post_steps_R``), first column
-    and most forwards of the block, whether it has no randomness, the scale of its guidance (0: none), and its
-    smallest margin so far; ``schedule_RS``: the
-    positions due in each forward of the block, then zeros.
+    and most forwards of the block, whether it has no randomness, and the scale of its guidance (0: none);
+    ``schedule_RS``: the positions due in each forward of the block, then zeros.
     """
 
     kinds: Sequence[Sampler]
@@ -83,7 +57,6 @@ class StepState:
     limit_R: Tensor
     deterministic_R: Tensor
     scale_R: Tensor
-    margin_R: Tensor
     schedule_RS: Tensor
     going_R: Tensor
     """False for rows whose block is finished, which wait unchanged until the host looks."""
@@ -91,8 +64,8 @@ class StepState:
     """False, [], if a largest logit was NaN or infinite."""
     score_T: Tensor | None = None
     """The scores with which tokens were written, beside ``canvas_T``; None if no strategy remasks."""
-    ends: Ends | None = None
-    """None: margins are not recorded."""
+    ties: NearTies | None = None
+    """None: near ties are not recorded."""
     pack: Pack | None = None
     rows: list[RowState] = field(default_factory=list)
     """For strategies, networks and replayed random numbers that need the rows on the host."""
@@ -112,6 +85,8 @@ class StepState:
         decision = decide(self, logits_NV, positions)
         self.write(place_N, positions, decision, soft_ND)
         token_N = torch.where(decision.written_N, decision.token_N, positions.current_N)
+        if self.ties is not None and decision.near_R is not None:
+            self.ties.observe(decision.near_R, positions, token_N)
         return TurnResult(place_N, positions, decision, self.count(positions, decision, token_N))
 
     def groups(self, positions: OpenPositions) -> list[Tensor]:
@@ -203,15 +178,11 @@ class StepState:
     def write(
         self, place_N: Tensor, positions: OpenPositions, decision: Decision, soft_ND: Tensor | None = None
     ) -> None:
-        """Write a decision into the canvases, keep the smallest margins if requested, and the predictions ``soft_ND``
-        that the next forward is conditioned on."""
+        """Write a decision into the canvases, and keep the predictions ``soft_ND`` that the next forward is conditioned
+        on."""
         if self.soft is not None and soft_ND is not None:
             self.soft.soft_TD[place_N] = soft_ND
         self.finite &= decision.finite
-        if self.ends is not None:  # before the canvas changes: margins count only for rows that are not settled
-            settled_R = self.ends.settled(self.canvas_T, self.mask_id)
-            counted_R = torch.where(settled_R, float("inf"), decision.margin_R)
-            self.margin_R.copy_(torch.minimum(self.margin_R, counted_R))
         if self.score_T is not None:
             new_N = decision.written_N & positions.masked_N
             self.score_T[place_N] = torch.where(new_N, decision.score_N.double(), self.score_T[place_N])

@@ -17,8 +17,8 @@ from torch import Tensor
 from dare_bench.diffusion.rng import Draw, uniform
 from dare_bench.errors import ModelOutputError
 from dare_bench.model_adapters.sampling.filters import keep
-from dare_bench.model_adapters.sampling.margins import Lead, Sensitivity, distance, of_tokens
 from dare_bench.model_adapters.sampling.scores import PositionScore
+from dare_bench.model_adapters.sampling.ties import Nudge
 
 CHUNK_ELEMENTS = 1 << 24
 
@@ -93,11 +93,6 @@ class OpenPositions:
     def rows(self) -> int:
         return len(self.key_R)
 
-    @property
-    def no_margin_R(self) -> Tensor:
-        """Margins of decisions that no change of the logits affects: inf, float64 [R]."""
-        return torch.full((self.rows,), float("inf"), dtype=torch.float64, device=self.row_N.device)
-
     def live(self, which_N: Tensor) -> Tensor:
         """``which_N`` at open positions, else False."""
         return which_N if self.live_N is None else which_N & self.live_N
@@ -140,31 +135,21 @@ class OpenPositions:
 @dataclass(frozen=True)
 class Proposal:
     """For every open position: the proposed token, its confidence (float32 or float64), the log probability of the
-    distribution that drew it (float64, nats; 0 for a greedy choice), the score that ranks it, and if margins are
-    recorded the margin of the token (else inf) and the sensitivity of the score."""
+    distribution that drew it (float64, nats; 0 for a greedy choice), and the score that ranks it."""
 
     token_N: Tensor
     confidence_N: Tensor
     logprob_N: Tensor
     score_N: Tensor
-    margin_N: Tensor
     finite: Tensor
     """False, [], if any position has no finite largest logit."""
-    sensitivity: Sensitivity | None = None
     best_NK: Tensor | None = None
     """The K most probable tokens of each position, if the policy asks for them."""
     best_confidence_NK: Tensor | None = None
     """Their confidences."""
 
-    def only(self, which: Tensor) -> Proposal:
-        """The proposal at the positions ``which``, indices int64."""
-        tensors = {name: getattr(self, name)[which] for name in PER_POSITION}
-        best: dict[str, Any] = {name: None if (x := getattr(self, name)) is None else x[which] for name in BEST}
-        known = self.sensitivity and self.sensitivity.only(which)
-        return Proposal(**tensors, finite=self.finite, sensitivity=known, **best)
 
-
-PER_POSITION = ("token_N", "confidence_N", "logprob_N", "score_N", "margin_N")
+PER_POSITION = ("token_N", "confidence_N", "logprob_N", "score_N")
 BEST = ("best_NK", "best_confidence_NK")
 
 
@@ -174,14 +159,14 @@ def propose(
     score: PositionScore,
     positions: OpenPositions,
     *,
-    margins: bool = False,
     noise: Any = None,
+    nudge: Nudge | None = None,
 ) -> Proposal:
     """The proposed tokens of all open positions.
 
     Args:
-        margins: record margins of tokens and sensitivities of scores.
         noise: the published code's random numbers, if they are replayed (``reference.TokenNoise``).
+        nudge: moves the logits first.
     """
     rows = max(1, CHUNK_ELEMENTS // logits_NV.shape[1])
     temperature = policy.temperatures(positions.step_R[positions.row_N])
@@ -190,18 +175,18 @@ def propose(
         cut = slice(i, i + rows)
         uniform_N = None if policy.greedy or noise is not None else positions.uniform(Draw.TOKEN, cut)
         at = temperature[cut] if isinstance(temperature, Tensor) else temperature
-        part = _propose(logits_NV[cut], policy, at, score, margins, uniform_N, noise and noise.only(cut))
+        part_NV = logits_NV[cut] if nudge is None else nudge.of(logits_NV[cut], cut)
+        part = _propose(part_NV, policy, at, score, uniform_N, noise and noise.only(cut))
         if policy.greedy_first and not policy.greedy:
-            part = _greedy_first(part, logits_NV[cut], positions.is_first_N[cut], margins)
+            part = _greedy_first(part, part_NV, positions.is_first_N[cut])
         parts.append(part)
     if len(parts) == 1:
         return parts[0]
     tensors = {name: torch.cat([getattr(part, name) for part in parts]) for name in PER_POSITION}
-    known = Sensitivity.joined([part.sensitivity for part in parts if part.sensitivity is not None])
     if policy.alternatives:
         tensors |= {name: torch.cat([getattr(part, name) for part in parts]) for name in BEST}
     finite = torch.stack([part.finite for part in parts]).all()
-    return Proposal(**tensors, finite=finite, sensitivity=known)
+    return Proposal(**tensors, finite=finite)
 
 
 def _propose(
@@ -209,7 +194,6 @@ def _propose(
     policy: TokenPolicy,
     temperature: Tensor | float,
     score: PositionScore,
-    margins: bool,
     uniform_N: Tensor | None,
     noise: Any,
 ) -> Proposal:
@@ -223,16 +207,12 @@ def _propose(
     kept_NV = tempered_NV
     if policy.temperature > 0 or policy.confidence_of == "kept":
         kept_NV = keep(tempered_NV, policy.top_k, policy.top_p, policy.top_p_first)
-    margin_N = torch.full_like(best_N, float("inf"), dtype=torch.float64)
-    logprob_N = torch.zeros_like(margin_N)
-    if policy.greedy:
-        margin_N = of_tokens(logits_NV, token_N) if margins else margin_N
-    elif noise is not None:  # the margin of a replayed draw is not known
+    logprob_N = torch.zeros_like(best_N, dtype=torch.float64)
+    if noise is not None and not policy.greedy:
         token_N, logprob_N = noise.tokens(logits_NV, kept_NV, policy.temperature)
-    else:
+    elif not policy.greedy:
         assert uniform_N is not None
-        token_N, margin_N, logprob_N = inverse_cdf(kept_NV, uniform_N, 1.0)
-        margin_N = margin_N * policy.temperature
+        token_N, logprob_N = inverse_cdf(kept_NV, uniform_N)
     # The published code removes these from the softmax after the token was chosen: a removed token has confidence 0.
     source_NV = {"plain": logits_NV, "tempered": tempered_NV, "kept": kept_NV}[policy.confidence_of]
     dtype = torch.float64 if policy.confidence_float64 else torch.float32
@@ -241,40 +221,25 @@ def _propose(
     score_N = score.of(probability_NV, confidence_N)
     if best:
         best["best_confidence_NK"] = probability_NV.gather(1, best["best_NK"])
-    known = Proposal(token_N, confidence_N, logprob_N, score_N, margin_N, finite, **best)
-    if not margins:
-        return known
-    tempered = policy.temperature > 0 and policy.confidence_of != "plain"
-    lead = Lead(probability_NV, token_N, policy.temperature if tempered else 1.0)
-    return replace(known, sensitivity=score.sensitivity(lead, score_N))
+    return Proposal(token_N, confidence_N, logprob_N, score_N, finite, **best)
 
 
-def _greedy_first(proposal: Proposal, logits_NV: Tensor, is_first_N: Tensor, margins: bool) -> Proposal:
+def _greedy_first(proposal: Proposal, logits_NV: Tensor, is_first_N: Tensor) -> Proposal:
     """The proposal with the argmax at the first positions of blocks, which are written whatever their scores are."""
-    token_N = logits_NV.argmax(-1)
-    margin_N = of_tokens(logits_NV.float(), token_N) if margins else torch.full_like(proposal.margin_N, float("inf"))
     return replace(
         proposal,
-        token_N=torch.where(is_first_N, token_N, proposal.token_N),
+        token_N=torch.where(is_first_N, logits_NV.argmax(-1), proposal.token_N),
         logprob_N=torch.where(is_first_N, 0.0, proposal.logprob_N),
-        margin_N=torch.where(is_first_N, margin_N, proposal.margin_N),
     )
 
 
-def inverse_cdf(logits_NV: Tensor, uniform_N: Tensor, temperature: float) -> tuple[Tensor, Tensor, Tensor]:
-    """A draw from softmax(logits / T) by one uniform for each position, its margin (the change of the logits that would
-    move an edge of the token's interval onto the uniform), and its log probability in nats."""
-    probability = torch.softmax(logits_NV.double() / temperature, -1)
+def inverse_cdf(logits_NV: Tensor, uniform_N: Tensor) -> tuple[Tensor, Tensor]:
+    """A draw from softmax(logits) by one uniform for each position, and its log probability in nats."""
+    probability = torch.softmax(logits_NV.double(), -1)
     cdf = probability.cumsum(-1)
     cdf /= cdf[:, -1:].clone()
     token = torch.searchsorted(cdf, uniform_N[:, None], right=True).clamp_(max=cdf.shape[1] - 1)
-    upper = cdf.gather(1, token)
-    lower = torch.where(token > 0, cdf.gather(1, (token - 1).clamp(min=0)), 0.0)
-    above, below = (
-        distance(gap, 2 * edge * (1 - edge) / temperature, torch.zeros_like(edge))
-        for gap, edge in ((upper - uniform_N[:, None], upper), (uniform_N[:, None] - lower, lower))
-    )
-    return token[:, 0], torch.minimum(above, below)[:, 0], probability.gather(1, token)[:, 0].log()
+    return token[:, 0], probability.gather(1, token)[:, 0].log()
 
 
 def _without(logits_NV: Tensor, ids: Sequence[int]) -> Tensor:

@@ -22,7 +22,7 @@ Fixed = Mapping[str, tuple[tuple[Any, ...], str]]
 FIXED: Fixed = {
     "trajectory": ((False,), _FINISHED),
     "predictions": ((False,), _FINISHED),
-    "margin": ((False,), _FINISHED),
+    "near_tie": ((False,), _FINISHED),
     "rng": (("ours",), "it draws its own random numbers"),
     "early_stop": ((None, True), _STOPS),
     "text_after_eos": (("cut",), _STOPS),

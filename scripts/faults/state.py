@@ -90,12 +90,12 @@ def differences(actual: dict[str, Any], expected: dict[str, Any]) -> list[str]:
 
 
 def same(actual: Any, expected: Any, key: str = "") -> bool:
-    """Are two values equal? Margins and confidences may differ by rounding, which depends on the rest of the batch."""
+    """Are two values equal? Confidences may differ by rounding, which depends on the rest of the batch."""
     if isinstance(actual, dict) and isinstance(expected, dict):
         return actual.keys() == expected.keys() and all(same(actual[key], expected[key], key) for key in actual)
     if isinstance(actual, list) and isinstance(expected, list):
         return len(actual) == len(expected) and all(same(*pair, key) for pair in zip(actual, expected, strict=True))
-    if key in ("margin", "events") and isinstance(actual, float) and isinstance(expected, float):
+    if key == "events" and isinstance(actual, float) and isinstance(expected, float):
         return math.isclose(actual, expected, rel_tol=1e-4)
     return bool(actual == expected)
 

@@ -154,7 +154,7 @@ def test_renoise_is_the_published_rule(stability):
         stops = bool(stopping(logits.argmax(-1)[None], logits[None])) or step == steps - 1
         nothing = torch.zeros(CANVAS, dtype=torch.float64)
         best_NK, finite = logits.argmax(-1)[:, None], torch.tensor(True)
-        proposal = Proposal(drawn, nothing, nothing, -entropy, nothing, finite, None, best_NK)
+        proposal = Proposal(drawn, nothing, nothing, -entropy, finite, best_NK)
         step_R = torch.tensor([step])
         chosen = law.select(proposal, open_positions([0] * CANVAS, step_R=step_R, current_N=current, memories=[memory]))
         accepted = torch.where(sampler.accepted_token_mask[0], drawn, vocab)

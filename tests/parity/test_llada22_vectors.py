@@ -54,11 +54,11 @@ def test_a_trajectory_holds_every_change(case):
     assert [canvas[i] for i in range(len(answer.tokens))] == answer.tokens
 
 
-def test_the_margin_and_the_bound_of_forwards():
+def test_near_ties_and_the_bound_of_forwards():
     case = CASES[0].values[0]
     model, prompt = golden.model("llada22"), golden.unpadded(case)
-    plain, measured = (model.generate(prompt, margin=margin, **case["args"])[0] for margin in (False, True))
-    assert measured.tokens == plain.tokens and 0 < measured.margin < 1
+    plain, measured = (model.generate(prompt, near_tie=near, **case["args"])[0] for near in (False, True))
+    assert (measured.tokens, measured.nfe) == (plain.tokens, plain.nfe) and measured.near_tie is False
     fields = {**case["args"], "max_steps_per_block": 5}
     request = Request("0", "generate", prompt[0], decoding=fields)
     (sample,) = model.loaded.generate([request])

@@ -10,10 +10,9 @@ Shape letters: N open positions, R rows.
 from __future__ import annotations
 
 from collections.abc import Hashable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import KW_ONLY, dataclass
 from typing import Any, ClassVar, Self
 
-import torch
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 from torch import Tensor
 
@@ -27,12 +26,11 @@ from dare_bench.registry import registry
 
 @dataclass(frozen=True)
 class Selection:
-    """The positions to write, for each row the smallest change of the logits that would select others, and the written
-    positions that become masks again (None: no position does). ``token_N``: other tokens than the proposed ones;
-    ``ended_R``: rows whose block ends with this forward."""
+    """The positions to write, and the written positions that become masks again (None: no position does). ``token_N``:
+    other tokens than the proposed ones; ``ended_R``: rows whose block ends with this forward."""
 
     written_N: Tensor
-    margin_R: Tensor
+    _: KW_ONLY
     remasked_N: Tensor | None = None
     token_N: Tensor | None = None
     ended_R: Tensor | None = None
@@ -170,17 +168,20 @@ class Strategy(BaseModel):
         planned = float(self.planned(length))
         return min(planned, max(1.0, length / tokens_per_forward)) if self.parallel and tokens_per_forward else planned
 
-    def count(self, ranked: Ranked, positions: OpenPositions) -> tuple[Tensor, Tensor]:
-        """The number of best positions that each row writes, int64 [R], and its margin, float64 [R]."""
+    def count(self, ranked: Ranked, positions: OpenPositions) -> Tensor:
+        """The number of best positions that each row writes, int64 [R]."""
         raise NotImplementedError(f"{type(self).__name__} overrides neither count nor select")
 
     def select(self, proposal: Proposal, positions: OpenPositions) -> Selection:
         """The positions to write."""
-        ranked = rank(proposal.score_N, positions, proposal.sensitivity)
-        count_R, margin_R = self.count(ranked, positions)
-        return Selection(
-            ranked.rank_N < count_R[positions.row_N], torch.where(ranked.count_R > 0, margin_R, float("inf"))
-        )
+        ranked = rank(proposal.score_N, positions)
+        count_R = self.count(ranked, positions)
+        if not isinstance(count_R, Tensor):
+            raise DecodingError(
+                f"strategy {self.name!r}: count returned a {type(count_R).__name__}; expected the counts alone, "
+                "int64 [R] (margins are no longer returned)"
+            )
+        return Selection(ranked.rank_N < count_R[positions.row_N])
 
     def finished(self, turn: TurnOutcome) -> Tensor:
         """Rows whose block is finished, bool [R]."""

@@ -49,4 +49,4 @@ class Bernoulli(Strategy):
 
     def select(self, proposal: Proposal, positions: OpenPositions) -> Selection:
         ratio_S = self.ratio_S.to(proposal.score_N.device)
-        return Selection(proposal.score_N < ratio_S[positions.step_R[positions.row_N]], positions.no_margin_R)
+        return Selection(proposal.score_N < ratio_S[positions.step_R[positions.row_N]])

@@ -8,7 +8,6 @@ import torch
 from pydantic import Field
 from torch import Tensor
 
-from dare_bench.model_adapters.sampling.margins import of_threshold
 from dare_bench.model_adapters.sampling.ranking import Ranked
 from dare_bench.model_adapters.sampling.strategies.threshold import Threshold
 from dare_bench.model_adapters.sampling.tokens import OpenPositions
@@ -31,8 +30,7 @@ class Carry(Threshold):
         # A block that goes on was open as a whole before its first forward.
         return [(length if first else masks) // self.planned(length)] * self.limit(length, ())
 
-    def count(self, ranked: Ranked, positions: OpenPositions) -> tuple[Tensor, Tensor]:
+    def count(self, ranked: Ranked, positions: OpenPositions) -> Tensor:
         # Everything except what later steps are scheduled to write.
         most_R = ranked.count_R - positions.quota_R * (self.steps - 1 - positions.step_R).clamp(min=0)
-        count_R = torch.minimum(super().count(ranked, positions)[0], most_R)
-        return count_R, of_threshold(ranked, self.threshold, torch.ones_like(count_R), most_R, count_R)
+        return torch.minimum(super().count(ranked, positions), most_R)

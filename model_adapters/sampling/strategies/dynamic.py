@@ -8,18 +8,16 @@ import torch
 from pydantic import Field
 from torch import Tensor
 
-from dare_bench.model_adapters.sampling.margins import of_threshold
 from dare_bench.model_adapters.sampling.ranking import Ranked
 from dare_bench.model_adapters.sampling.strategies import Strategy
 from dare_bench.model_adapters.sampling.strategies.quota import even_schedule
 from dare_bench.model_adapters.sampling.tokens import OpenPositions
 
 
-def take_above(ranked: Ranked, threshold: float, quota_R: Tensor) -> tuple[Tensor, Tensor]:
-    """Count and margin, [R]: all above ``threshold`` if they are at least the quota, else the quota."""
+def take_above(ranked: Ranked, threshold: float, quota_R: Tensor) -> Tensor:
+    """The count, [R]: all above ``threshold`` if they are at least the quota, else the quota."""
     over_R = (ranked.sorted_RW > threshold).sum(1)
-    count_R = torch.where(over_R >= quota_R, over_R, torch.minimum(quota_R, ranked.count_R))
-    return count_R, of_threshold(ranked, threshold, quota_R, ranked.count_R, count_R)
+    return torch.where(over_R >= quota_R, over_R, torch.minimum(quota_R, ranked.count_R))
 
 
 class Dynamic(Strategy):
@@ -41,5 +39,5 @@ class Dynamic(Strategy):
     def limit(self, length: int, schedule: Sequence[int]) -> int:
         return self.planned(length)
 
-    def count(self, ranked: Ranked, positions: OpenPositions) -> tuple[Tensor, Tensor]:
+    def count(self, ranked: Ranked, positions: OpenPositions) -> Tensor:
         return take_above(ranked, self.threshold, positions.quota_R)

@@ -8,7 +8,6 @@ import torch
 from pydantic import Field
 from torch import Tensor
 
-from dare_bench.model_adapters.sampling.margins import distance
 from dare_bench.model_adapters.sampling.ranking import Ranked, rank
 from dare_bench.model_adapters.sampling.strategies import Selection, Strategy, TurnOutcome
 from dare_bench.model_adapters.sampling.strategies.dynamic import take_above
@@ -52,22 +51,16 @@ class Edit(Strategy):
         most = float(self.most_forwards(length))
         return min(most, max(1.0, length / tokens_per_forward)) if tokens_per_forward else most
 
-    def count(self, ranked: Ranked, positions: OpenPositions) -> tuple[Tensor, Tensor]:
+    def count(self, ranked: Ranked, positions: OpenPositions) -> Tensor:
         return take_above(ranked, self.threshold, positions.quota_R)
 
     def select(self, proposal: Proposal, positions: OpenPositions) -> Selection:
-        masked_N, sensitivity = positions.masked_N, proposal.sensitivity
-        ranked = rank(proposal.score_N, positions, sensitivity, positions.live(masked_N))
-        count_R, margin_R = self.count(ranked, positions)
+        masked_N = positions.masked_N
+        ranked = rank(proposal.score_N, positions, positions.live(masked_N))
+        count_R = self.count(ranked, positions)
         other_N = positions.live(~masked_N & (proposal.token_N != positions.current_N))
         filled_N, edited_N = ranked.rank_N < count_R[positions.row_N], proposal.score_N > self.edit_threshold
-        margin_R = torch.where(ranked.count_R > 0, margin_R, float("inf"))
-        if sensitivity is not None:
-            gap_N = (proposal.score_N - self.edit_threshold).abs()
-            near_N = distance(gap_N, sensitivity.slope_N, sensitivity.rounding_N)
-            near_N = torch.where(other_N, near_N, float("inf"))
-            margin_R = margin_R.scatter_reduce(0, positions.row_N, near_N, "amin")
-        return Selection(torch.where(masked_N, filled_N, other_N & edited_N), margin_R)
+        return Selection(torch.where(masked_N, filled_N, other_N & edited_N))
 
     def finished(self, turn: TurnOutcome) -> Tensor:
         unedited_R = turn.full_R & (turn.changed_R == 0)

@@ -5,7 +5,6 @@ from __future__ import annotations
 from pydantic import Field
 from torch import Tensor
 
-from dare_bench.model_adapters.sampling.margins import of_sums
 from dare_bench.model_adapters.sampling.ranking import Ranked
 from dare_bench.model_adapters.sampling.scores import NegativeEntropy, PositionScore
 from dare_bench.model_adapters.sampling.strategies import Strategy
@@ -27,7 +26,6 @@ class EntropyBound(Strategy):
     def score(self) -> PositionScore:
         return _ENTROPY
 
-    def count(self, ranked: Ranked, positions: OpenPositions) -> tuple[Tensor, Tensor]:
+    def count(self, ranked: Ranked, positions: OpenPositions) -> Tensor:
         spent_RW = (-ranked.sorted_RW).nan_to_num(posinf=0.0).cumsum(1) + ranked.sorted_RW.nan_to_num(neginf=0.0)
-        count_R = ((spent_RW <= self.bound) & ranked.open_RW).sum(1)
-        return count_R, of_sums(ranked, spent_RW, self.bound, count_R)
+        return ((spent_RW <= self.bound) & ranked.open_RW).sum(1)

@@ -10,7 +10,6 @@ import torch
 from pydantic import Field, PrivateAttr, field_serializer, field_validator, model_validator
 from torch import Tensor
 
-from dare_bench.model_adapters.sampling.margins import Lead, Sensitivity
 from dare_bench.model_adapters.sampling.scores import PositionScore, TopTwoMargin
 from dare_bench.model_adapters.sampling.strategies import Selection, Strategy, WrappedStrategy, strategy_of
 from dare_bench.model_adapters.sampling.tokens import OpenPositions, Proposal
@@ -34,16 +33,11 @@ class DecayedEos(PositionScore):
     def of(self, probability_NV: Tensor, confidence_N: Tensor) -> Tensor:
         return self.score.of(probability_NV, confidence_N)
 
-    def sensitivity(self, lead: Lead, score_N: Tensor) -> Sensitivity:
-        return self.score.sensitivity(lead, score_N)
-
     def order(self, proposal: Proposal, positions: OpenPositions, noise_N: Tensor | None) -> Proposal:
         proposal = self.score.order(proposal, positions, noise_N)
         eos_N = is_any(proposal.token_N, self.eos_ids)
         gamma_N = self.gamma(positions.step_R)[positions.row_N].to(proposal.score_N.dtype)
-        factor_N = torch.where(eos_N, gamma_N, 1.0)
-        sensitivity = proposal.sensitivity and proposal.sensitivity.scaled(factor_N)
-        return replace(proposal, score_N=proposal.score_N * factor_N, sensitivity=sensitivity)
+        return replace(proposal, score_N=proposal.score_N * torch.where(eos_N, gamma_N, 1.0))
 
     def gamma(self, step_R: Tensor) -> Tensor:
         """The factor at these steps of a block, float64 [R]."""
@@ -104,8 +98,4 @@ class Eoser(WrappedStrategy):
         return type(self), self.gamma_min, self._eos_ids, self._planned, self.inner.decision
 
     def select(self, proposal: Proposal, positions: OpenPositions) -> Selection:
-        chosen = self.inner.select(proposal, positions)
-        # A position that proposes an EOS ranks higher as soon as its token is another one.
-        eos_N = is_any(proposal.token_N, self._eos_ids)
-        margin_R = chosen.margin_R.scatter_reduce(0, positions.row_N[eos_N], proposal.margin_N[eos_N], "amin")
-        return replace(chosen, margin_R=margin_R)
+        return self.inner.select(proposal, positions)

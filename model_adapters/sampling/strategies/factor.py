@@ -6,7 +6,6 @@ import torch
 from pydantic import Field
 from torch import Tensor
 
-from dare_bench.model_adapters.sampling.margins import of_limits
 from dare_bench.model_adapters.sampling.ranking import Ranked
 from dare_bench.model_adapters.sampling.scores import SCORES, PositionScore, RankBy
 from dare_bench.model_adapters.sampling.strategies import Strategy
@@ -32,7 +31,7 @@ class Factor(Strategy):
     def score(self) -> PositionScore:
         return SCORES[self.rank_by]
 
-    def count(self, ranked: Ranked, positions: OpenPositions) -> tuple[Tensor, Tensor]:
+    def count(self, ranked: Ranked, positions: OpenPositions) -> Tensor:
         width = ranked.sorted_RW.shape[1]
         n = torch.arange(1, width + 1, device=ranked.sorted_RW.device, dtype=torch.float64)
         limit_W = 1.0 - self.factor / (n + 1)
@@ -42,5 +41,4 @@ class Factor(Strategy):
         first_R = torch.where(fails_RW, index_W, width).min(1).values
         last_R = ranked.count_R - 1
         count_R = torch.where(first_R < width, first_R, last_R)
-        count_R = torch.minimum(count_R + ((count_R == 0) | (count_R == last_R)), ranked.count_R)
-        return count_R, of_limits(ranked, limit_W, count_R)
+        return torch.minimum(count_R + ((count_R == 0) | (count_R == last_R)), ranked.count_R)

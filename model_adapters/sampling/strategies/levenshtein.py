@@ -9,7 +9,6 @@ import torch
 from pydantic import Field
 from torch import Tensor
 
-from dare_bench.model_adapters.sampling.margins import distance
 from dare_bench.model_adapters.sampling.strategies import Selection, Strategy, TurnOutcome
 from dare_bench.model_adapters.sampling.strategies.quota import even_schedule
 from dare_bench.model_adapters.sampling.tokens import OpenPositions, Proposal
@@ -75,7 +74,6 @@ class Levenshtein(Strategy):
     def select(self, proposal: Proposal, positions: OpenPositions) -> Selection:
         assert proposal.best_NK is not None
         token_N, ended_R = positions.current_N.clone(), torch.zeros(positions.rows, dtype=torch.bool)
-        margin_R = positions.no_margin_R
         for r in positions.row_N.unique().tolist():
             at = (positions.row_N == r).nonzero()[:, 0]
             step = _Step(
@@ -88,25 +86,7 @@ class Levenshtein(Strategy):
             )
             tokens, ended_R[r] = step.run()
             token_N[at] = torch.tensor(tokens, device=token_N.device)
-        if proposal.sensitivity is not None:
-            margin_R = self._margins(proposal, positions)
-        return Selection(token_N != positions.current_N, margin_R, token_N=token_N, ended_R=ended_R.to(token_N.device))
-
-    def _margins(self, proposal: Proposal, positions: OpenPositions) -> Tensor:
-        """The smallest change of the logits that moves a confidence across its threshold, or past another one's."""
-        assert proposal.sensitivity is not None
-        slope_N, rounding_N = proposal.sensitivity.slope_N, proposal.sensitivity.rounding_N
-        limit_N = torch.where(positions.masked_N, self.threshold, self.edit_threshold)
-        near_N = distance((proposal.score_N - limit_N).abs(), slope_N, rounding_N)
-        margin_R = positions.no_margin_R.scatter_reduce(0, positions.row_N, near_N, "amin")
-        order = proposal.score_N.argsort()
-        for r in positions.row_N.unique().tolist():
-            mine = order[(positions.row_N[order] == r) & positions.masked_N[order]]
-            if len(mine) > 1:
-                gap, slope, rounding = (x_N[mine] for x_N in (proposal.score_N, slope_N, rounding_N))
-                near = distance(gap.diff(), slope[1:] + slope[:-1], rounding[1:] + rounding[:-1])
-                margin_R[r] = torch.minimum(margin_R[r], near.min())
-        return margin_R
+        return Selection(token_N != positions.current_N, token_N=token_N, ended_R=ended_R.to(token_N.device))
 
     def finished(self, turn: TurnOutcome) -> Tensor:
         assert turn.ended_R is not None

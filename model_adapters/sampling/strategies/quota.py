@@ -9,7 +9,6 @@ import torch
 from pydantic import Field
 from torch import Tensor
 
-from dare_bench.model_adapters.sampling.margins import of_swap
 from dare_bench.model_adapters.sampling.ranking import Ranked
 from dare_bench.model_adapters.sampling.scores import SCORES, DrawnOrder, PositionScore, RankBy
 from dare_bench.model_adapters.sampling.strategies import Strategy
@@ -61,9 +60,8 @@ class Quota(Strategy):
     def least_forwards(self, masks: int, due: Sequence[int]) -> int:
         return len(due)
 
-    def count(self, ranked: Ranked, positions: OpenPositions) -> tuple[Tensor, Tensor]:
-        count_R = torch.minimum(positions.quota_R, ranked.count_R)
-        return count_R, of_swap(ranked, count_R)
+    def count(self, ranked: Ranked, positions: OpenPositions) -> Tensor:
+        return torch.minimum(positions.quota_R, ranked.count_R)
 
 
 class BlockQuota(Quota):

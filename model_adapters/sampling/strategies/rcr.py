@@ -5,7 +5,6 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from dare_bench.model_adapters.sampling.margins import of_swap
 from dare_bench.model_adapters.sampling.ranking import rank
 from dare_bench.model_adapters.sampling.strategies import Selection
 from dare_bench.model_adapters.sampling.strategies.quota import Quota
@@ -31,10 +30,8 @@ class Rcr(Quota):
         assert positions.score_N is not None
         masked_N, row_N = positions.masked_N, positions.row_N
         score_N = torch.where(masked_N, proposal.score_N.double(), positions.score_N)
-        # The sensitivity of a written token's score is that of its position now, to first order.
-        ranked = rank(score_N, positions, proposal.sensitivity)
+        ranked = rank(score_N, positions)
         masks_R = positions.count(positions.live(masked_N))
         kept_R: Tensor = ranked.count_R - (masks_R - positions.quota_R).clamp(min=0)
         kept_N = ranked.rank_N < kept_R[row_N]
-        margin_R = torch.where(ranked.count_R > 0, of_swap(ranked, kept_R), float("inf"))
-        return Selection(masked_N & kept_N, margin_R, remasked_N=positions.live(~masked_N & ~kept_N))
+        return Selection(masked_N & kept_N, remasked_N=positions.live(~masked_N & ~kept_N))

@@ -47,16 +47,15 @@ class Renoise(EntropyBound):
     def select(self, proposal: Proposal, positions: OpenPositions) -> Selection:
         assert proposal.best_NK is not None
         row_N, best_N = positions.row_N, proposal.best_NK[:, 0]
-        ranked = rank(proposal.score_N, positions, proposal.sensitivity)
-        count_R, margin_R = self.count(ranked, positions)
+        ranked = rank(proposal.score_N, positions)
+        count_R = self.count(ranked, positions)
         entropy_R = -ranked.sorted_RW.where(ranked.open_RW, 0.0).sum(1) / ranked.count_R
         ended_R = (entropy_R < self.confidence) & self._stable(best_N, positions)
         ended_R |= (positions.step_R + 1 >= self.steps) & (ranked.count_R > 0)
         token_N = torch.where(ranked.rank_N < count_R[row_N], proposal.token_N, self.open_id)
         greedy_N = ended_R[row_N]
         token_N = torch.where(greedy_N, best_N, token_N)
-        written_N = token_N != positions.current_N
-        return Selection(written_N, margin_R, token_N=token_N, ended_R=ended_R, greedy_N=greedy_N)
+        return Selection(token_N != positions.current_N, token_N=token_N, ended_R=ended_R, greedy_N=greedy_N)
 
     def _stable(self, best_N: Tensor, positions: OpenPositions) -> Tensor:
         """Have the most probable tokens of a row been the same as often as required? Boolean [R]."""

@@ -24,6 +24,6 @@ class Sequential(BlockQuota):
     def score(self) -> PositionScore:
         return _LEFT
 
-    def count(self, ranked: Ranked, positions: OpenPositions) -> tuple[Tensor, Tensor]:
+    def count(self, ranked: Ranked, positions: OpenPositions) -> Tensor:
         count_R = (ranked.sorted_RW > ranked.sorted_RW[:, :1] - positions.quota_R[:, None]).sum(1)
-        return torch.minimum(count_R, ranked.count_R), positions.no_margin_R
+        return torch.minimum(count_R, ranked.count_R)

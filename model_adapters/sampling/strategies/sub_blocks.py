@@ -37,4 +37,4 @@ class SubBlocks(WrappedStrategy):
         first_R = last_R.scatter_reduce(0, row_N, torch.where(live_N, part_N, last), "amin")
         inside_N = live_N & (part_N == first_R[row_N])
         chosen = self.inner.select(proposal, replace(positions, live_N=inside_N))
-        return Selection(inside_N & chosen.written_N, chosen.margin_R)
+        return Selection(inside_N & chosen.written_N)

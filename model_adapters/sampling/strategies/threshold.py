@@ -6,7 +6,6 @@ import torch
 from pydantic import Field
 from torch import Tensor
 
-from dare_bench.model_adapters.sampling.margins import of_threshold
 from dare_bench.model_adapters.sampling.ranking import Ranked
 from dare_bench.model_adapters.sampling.scores import SCORES, PositionScore, RankBy
 from dare_bench.model_adapters.sampling.strategies import Strategy
@@ -28,7 +27,6 @@ class Threshold(Strategy):
     def score(self) -> PositionScore:
         return SCORES[self.rank_by]
 
-    def count(self, ranked: Ranked, positions: OpenPositions) -> tuple[Tensor, Tensor]:
+    def count(self, ranked: Ranked, positions: OpenPositions) -> Tensor:
         over_RW = ranked.sorted_RW >= self.threshold
-        count_R = torch.minimum(over_RW.sum(1).clamp(min=1), ranked.count_R)
-        return count_R, of_threshold(ranked, self.threshold, torch.ones_like(count_R), ranked.count_R, count_R)
+        return torch.minimum(over_RW.sum(1).clamp(min=1), ranked.count_R)

@@ -25,7 +25,7 @@ from dare_bench.model_adapters.served import lmdeploy
 from dare_bench.protocols import LoadedModel
 from dare_bench.types import Decoding, Generation, Likelihood, LoopStats, Prompt, Request, Sample
 
-CAN = ("trajectory", "predictions", "margin")
+CAN = ("trajectory", "predictions", "near_tie")
 
 
 @dataclass

@@ -213,14 +213,14 @@ def test_off_values_contradict_nothing():
 def test_what_every_family_means_alike(family):
     """Each shared field reaches the sampler, in every family."""
     loaded = golden.model(family).loaded
-    fields = {"rng": "reference", "text_after_eos": "keep", "stop": "end", "trajectory": True, "margin": True}
+    fields = {"rng": "reference", "text_after_eos": "keep", "stop": "end", "trajectory": True, "near_tie": True}
     for given in ({}, fields):
         decoding = loaded.resolve(given)
         sampler = loaded.family.sampler(decoding, loaded.family.with_ids(loaded.spec, decoding))
         on, stopping = bool(given), sampler.stopping
         assert (sampler.reference.replay, stopping.keep_text_after_eos) == (on, on)
         assert (stopping.stop, stopping.eos_ids) == (("end",) if on else (), loaded.spec.eos_ids)
-        assert (sampler.record_trajectory, sampler.record_margin) == (on, on)
+        assert (sampler.record_trajectory, sampler.record_near_tie) == (on, on)
         assert decoding.deterministic == (not sampler.draws)
 
 

@@ -51,7 +51,7 @@ def test_a_run_from_end_to_end(tmp_path: Path) -> None:
     trace = next(run.traces("toygen"))
     assert sample["dare_bench"][0]["trace_ref"] == sample["dare_bench"][0]["key"] == trace["key"]
     answer = sample["dare_bench"][0]
-    assert answer["margin"] == 0.5 and answer["tpf"] == answer["tokens_to_eos"] / answer["nfe"]
+    assert answer["near_tie"] is False and answer["tpf"] == answer["tokens_to_eos"] / answer["nfe"]
     assert answer["decoded_tokens"] == len(trace["events"]) and answer["tokens_per_s"] is None  # the toy takes no time
     assert len(trace["pieces"]) == len(trace["events"]) == sample["dare_bench"][0]["tokens"]
     scored = next(run.samples("toychoice"))["dare_bench"]

@@ -208,7 +208,7 @@ def test_sync_failure_is_a_save_error(tmp_path: Path, monkeypatch: pytest.Monkey
 def test_answers_survive_the_journal(tmp_path: Path) -> None:
     request = Request("t/1/0/0/x", "generate", "p", task="t", doc_id=1, seed=7)
     events = [Event(0, "set", 3, 11, 0.1 + 0.2, -0.1 / 3), Event(1, "remask", 3, 257, float("-inf"), 0.0)]
-    built = Generation([11, 12], "hé", 5, "eos", 6, 4, 2, 1, "E0", 0.25, 1e-5, events, 3, [[11, 257], [11, 12]])
+    built = Generation([11, 12], "hé", 5, "eos", 6, 4, 2, 1, "E0", 0.25, True, events, 3, [[11, 257], [11, 12]])
     scored = Likelihood(-0.1, 0.03, None, 128, "reference", 128, 9, 30, "E2", 0.5)
     with Journal(tmp_path) as journal:
         journal.append(to_record(request, built))
@@ -228,6 +228,15 @@ def test_events_of_earlier_versions_have_no_log_probability() -> None:
     answer = to_answer(record)
     assert isinstance(answer, Generation) and answer.predictions is None
     assert answer.trajectory == [Event(0, "set", 0, 11, 0.5, None)]
+
+
+@pytest.mark.parametrize(("margin", "near_tie"), [(9e-5, True), (1e-4, False), (None, None)])
+def test_margins_of_earlier_versions_are_near_ties(margin: float | None, near_tie: bool | None) -> None:
+    record = to_record(Request("t/1/0/0/x", "generate", "p"), Generation([11], "h", 1, "length"))
+    del record["answer"]["near_tie"]
+    record["answer"]["margin"] = margin
+    answer = to_answer(record)
+    assert isinstance(answer, Generation) and answer.near_tie is near_tie
 
 
 @pytest.mark.parametrize("kind", ["guess", [], {}, None])

@@ -47,8 +47,7 @@ def go(out: Path, **fields: Any) -> Run:
 
 
 def contents(run: Run) -> dict[str, Any]:
-    """What a run is, without its dates and the times it took; floats to five digits, margins (of logits) to two, large
-    ones (of drawn tokens) to hundreds: packs differ."""
+    """What a run is, without its dates and the times it took; floats to five digits: packs differ."""
     assert run.status == "complete" and run.block is not None
     lines = {task: [*run.samples(task), *run.traces(task)] for task in run.tasks}
     for row in (row for rows in lines.values() for row in rows):
@@ -56,8 +55,6 @@ def contents(run: Run) -> dict[str, Any]:
             for name in ("seconds", "tokens_per_s"):
                 entry.pop(name, None)
                 entry.get("verdict", {}).pop(name, None)
-            if entry.get("margin") is not None:
-                entry["margin"] = round(entry["margin"], 2 if entry["margin"] < 100 else -2)
     cost = run.block.cost
     plain = json.loads(json.dumps([run.results["results"], lines]), parse_float=lambda text: round(float(text), 5))
     return {"name": run.path.name, "plain": plain, "cost": [cost.requests, cost.nfe, cost.tokens, cost.tokens_to_eos]}

@@ -143,7 +143,7 @@ def test_the_settings_fingerprint_changes_with_what_changes_an_answer() -> None:
         whole = {"tasks": {"t": task}, "model": model, **fields}
         return str(_scores(results, **whole)[0].fingerprint)
 
-    same = {**task, "n_docs": 5, "decoding": {"trajectory": True, "steps": 8, "margin": True}}
+    same = {**task, "n_docs": 5, "decoding": {"trajectory": True, "steps": 8, "near_tie": True}}
     assert made(tasks={"t": same}) == made(arguments | {"pretrained": "n"}, model={**model, "name": "n"}) == made()
     others = [
         *(made(tasks={"t": {**task, name: value}})

@@ -14,6 +14,7 @@ from sampler_ways import prompts
 
 from dare_bench import load
 from dare_bench.model_adapters.backbone.attention import BACKENDS
+from dare_bench.model_adapters.sampling import ties
 from dare_bench.model_adapters.sampling.frames import Frames, TurnFrame, compiled
 from dare_bench.types import Request
 
@@ -63,15 +64,17 @@ def test_turns_of_static_shape_answer_as_others(family, way, framed):
     assert answers(model, family, way) == listed
 
 
-def test_margins_are_those_of_other_turns(framed):
-    def margins(model):
-        return [
-            a.margin for a in model.generate(prompts("llada"), max_rows=3, margin=True, **WAYS["llada"]["threshold"])
-        ]
+def test_near_ties_are_those_of_other_turns(framed, monkeypatch):
+    """With a size of 0.02, so that there are some."""
+    monkeypatch.setattr(ties, "TIE", 0.02)
 
-    listed = margins(golden.model("llada"))
-    assert margins(framed("llada", compiler=plain, capture=RecordedGraphs())) == pytest.approx(listed, rel=1e-3)
-    assert all(listed)
+    def near(model):
+        answers = model.generate(prompts("llada"), max_rows=3, near_tie=True, **WAYS["llada"]["threshold"])
+        return [answer.near_tie for answer in answers]
+
+    listed = near(golden.model("llada"))
+    assert near(framed("llada", compiler=plain, capture=RecordedGraphs())) == listed
+    assert {*listed} == {True, False}
 
 
 def test_two_loops_take_turns_with_one_frame(framed):

@@ -129,11 +129,11 @@ def test_one_row_that_does_not_fit_is_an_error(monkeypatch):
         model.loglikelihood([([1, 2], [3, 4])])
 
 
-def test_margins_say_how_close_a_choice_was():
+def test_near_ties_are_recorded_if_asked_for():
     model = golden.model()
-    result = model.generate(prompts(), gen_length=16, margin=True)
-    assert all(g.margin is not None and 0 <= g.margin < 1 for g in result)
-    assert all(g.margin is None for g in model.generate(prompts(2), gen_length=16))
+    result = model.generate(prompts(), gen_length=16, near_tie=True)
+    assert all(g.near_tie is not None for g in result)
+    assert all(g.near_tie is None for g in model.generate(prompts(2), gen_length=16))
 
 
 def test_trajectory_tells_every_token_once():

@@ -24,7 +24,6 @@ import torch
 from pydantic import Field
 from torch import Tensor
 
-from dare_bench.model_adapters.sampling.margins import of_swap
 from dare_bench.model_adapters.sampling.ranking import Ranked
 from dare_bench.model_adapters.sampling.strategies import Strategy
 from dare_bench.model_adapters.sampling.tokens import OpenPositions
@@ -48,9 +47,8 @@ class Growing(Strategy):
     def most_forwards(self, length: int) -> int:
         return len(self.schedule(length, 0, length))
 
-    def count(self, ranked: Ranked, at: OpenPositions) -> tuple[Tensor, Tensor]:
-        count_R = torch.minimum(at.quota_R, ranked.count_R)
-        return count_R, of_swap(ranked, count_R)
+    def count(self, ranked: Ranked, at: OpenPositions) -> Tensor:
+        return torch.minimum(at.quota_R, ranked.count_R)
 
 
 def register(registry):

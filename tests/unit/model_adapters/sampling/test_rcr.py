@@ -7,7 +7,7 @@ from typing import Any
 import golden
 import pytest
 import torch
-from decisions import open_positions, unit_sensitivity
+from decisions import open_positions
 from trajectories import canvas_before
 
 from dare_bench.errors import DareError, DecodingError
@@ -29,10 +29,8 @@ def answer(family: str, length: int = 16, prompt: list[int] = PROMPT, **fields: 
 
 def proposal(confidence: list[float]) -> Proposal:
     score_N = torch.tensor(confidence)
-    none_N = torch.full((len(confidence),), INF, dtype=torch.float64)
-    finite, known = torch.tensor(True), unit_sensitivity(len(confidence))
     token_N, logprob_N = torch.arange(len(confidence)), torch.zeros(len(confidence))
-    return Proposal(token_N, score_N, logprob_N, score_N, none_N, finite, known)
+    return Proposal(token_N, score_N, logprob_N, score_N, torch.tensor(True))
 
 
 def test_masks_are_left_where_the_running_confidence_is_lowest() -> None:
@@ -48,7 +46,6 @@ def test_masks_are_left_where_the_running_confidence_is_lowest() -> None:
     assert selection.written_N.tolist() == [True, False, False, False, True, True, True]
     assert selection.remasked_N is not None
     assert selection.remasked_N.tolist() == [False, True, False, False, False, False, False]
-    assert selection.margin_R.tolist() == pytest.approx([0.15, INF])
 
 
 def test_given_tokens_stay_and_ties_keep_the_first() -> None:
@@ -160,10 +157,6 @@ def test_a_row_cannot_go_on_inside_a_block() -> None:
     assert sample.error is not None and "which a canvas does not hold; use start_step=0" in sample.error
     (sample,) = loaded.generate([Request("0", "generate", PROMPT, decoding=decoding, canvas=[9, 9])])
     assert isinstance(sample.answer, Generation) and sample.answer.tokens[:2] == [9, 9]
-
-
-def test_margins_are_recorded() -> None:
-    assert 0 <= (answer("llada", margin=True).margin or 0.0) < INF
 
 
 def test_it_does_not_go_where_tokens_are_final() -> None:

@@ -300,7 +300,7 @@ def test_a_name_of_no_field_is_answered_with_those_that_the_engine_honors(openai
     for model, more in zip([*models, opened(sglang)], offered, strict=True):
         with pytest.raises(DecodingError, match=f"it has gen_length, max_new_tokens, stop{more}$"):
             model.resolve({"gen_lenght": 8})
-        for field in ("margin", "trajectory", "predictions"):
+        for field in ("near_tie", "trajectory", "predictions"):
             with pytest.raises(DecodingError, match=f"cannot honor {field}=True: it returns finished tokens only"):
                 model.resolve({field: True})
             assert getattr(model.resolve({field: False}), field) is False

@@ -149,7 +149,7 @@ def test_a_name_of_no_field_is_answered_with_those_that_the_engine_honors(model:
     for name in {*offered} - {"stop", "max_new_tokens"}:
         value = getattr(model.resolve({}), name)
         assert getattr(model.resolve({name: value}), name) == value
-    refused = {"cache": "none", "strategy": "quota", "margin": True, "rng": "reference", "eb_threshold": 0.1}
+    refused = {"cache": "none", "strategy": "quota", "near_tie": True, "rng": "reference", "eb_threshold": 0.1}
     for name, value in refused.items():
         assert name not in offered
         with pytest.raises(DecodingError):

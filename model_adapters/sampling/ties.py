@@ -1,0 +1,112 @@
+"""Near ties: could the rounding of floating-point numbers have changed a decision?
+
+A decision is made again on logits that move by at most ``TIE``, in the directions that turn a choice: the token of a
+position against those before it, those after it, and all others, and the positions that were written against those that
+were not. It needs no second forward, and knows nothing of the strategy.
+
+Shape letters: N open positions, R rows, V vocabulary.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import torch
+from torch import Tensor
+
+from dare_bench.types import TIE
+
+if TYPE_CHECKING:
+    from dare_bench.model_adapters.sampling.decide import Decision
+    from dare_bench.model_adapters.sampling.tokens import OpenPositions
+
+CERTAIN = 1e-3
+"""A position is certain if its token has at least 1 minus this probability. The order of two certain positions does not
+matter: both are written, and by Bonferroni's inequality neither can make the other uncertain, as far as a model's
+conditional probabilities are consistent."""
+
+
+@dataclass(frozen=True)
+class Nudge:
+    """A move of the logits at each position: of the tokens before ``token_N`` in the vocabulary, of the token itself,
+    and of those after it. Of size ``TIE`` where the sign is 1 or -1, a number or [N]."""
+
+    token_N: Tensor
+    before_N: Tensor | float
+    at_N: Tensor | float
+    after_N: Tensor | float
+
+    def of(self, logits_NV: Tensor, cut: slice = slice(None), size: float | None = None) -> Tensor:
+        """The moved logits of the positions ``cut``, by ``size`` (None: ``TIE``), float32 [N, V]."""
+        token_N1 = self.token_N[cut, None]
+        id_V = torch.arange(logits_NV.shape[1], device=logits_NV.device)
+        before, at, after = (
+            sign[cut, None] if isinstance(sign, Tensor) else sign for sign in (self.before_N, self.at_N, self.after_N)
+        )
+        sign_NV = torch.where(id_V < token_N1, before, torch.where(id_V == token_N1, at, after))
+        return logits_NV.float() + (TIE if size is None else size) * sign_NV
+
+
+def against_others(token_N: Tensor, greedy: bool) -> list[Nudge]:
+    """What turns the choice of a token: of the most probable one, all others; of one that was drawn by its place among
+    the cumulated probabilities, those on one side of it."""
+    if greedy:
+        return [Nudge(token_N, 1.0, -1.0, 1.0)]
+    return [Nudge(token_N, 1.0, -1.0, -1.0), Nudge(token_N, -1.0, -1.0, 1.0)]
+
+
+def near_ties(
+    decision: Decision, token_N: Tensor, positions: OpenPositions, again: Callable[[Nudge], Decision], greedy: bool
+) -> Tensor:
+    """Rows for which a decision, with the proposed tokens ``token_N``, is another one on moved logits (``again``),
+    bool [R]."""
+    up_N = torch.where(decision.written_N, -1.0, 1.0)
+    nudges = [Nudge(token_N, -up_N, up_N, -up_N), Nudge(token_N, -1.0, 1.0, -1.0), *against_others(token_N, greedy)]
+    near_R = torch.zeros_like(positions.key_R, dtype=torch.bool)
+    for nudge in nudges:
+        near_R |= _differ(decision, again(nudge), positions)
+    return near_R
+
+
+def _differ(a: Decision, b: Decision, positions: OpenPositions) -> Tensor:
+    """Rows that are decided otherwise, but for the order of certain positions, bool [R]."""
+    swap_R = positions.count(a.written_N) == positions.count(b.written_N)
+    certain_N = (torch.minimum(a.confidence_N, b.confidence_N) > 1 - CERTAIN) & swap_R[positions.row_N]
+    other_N = a.written_N & b.written_N & (a.token_N != b.token_N)
+    differ_R = positions.count(other_N | ((a.written_N != b.written_N) & ~certain_N)) > 0
+    return differ_R if a.ended_R is None or b.ended_R is None else differ_R | (a.ended_R != b.ended_R)
+
+
+@dataclass(eq=False)
+class NearTies:
+    """Which rows had a near tie that can change their answers, [R]: ``near_R``. In a row that is cut at an EOS
+    (``cut_R``) without editing, no choice after an EOS without masks before it can: ``end_R`` is the position of the
+    first EOS, else far behind the answer."""
+
+    eos_ids: Sequence[int]
+    near_R: Tensor
+    cut_R: Tensor
+    end_R: Tensor
+
+    def observe(self, near_R: Tensor, positions: OpenPositions, token_N: Tensor) -> None:
+        """After a decision: its near ties, and the tokens at the positions then."""
+        last = torch.iinfo(torch.long).max
+        mask_R = _first(positions, positions.live(positions.masked_N), last)
+        self.near_R |= near_R & ~(self.cut_R & (self.end_R < mask_R))
+        is_end_N = torch.zeros_like(positions.masked_N)
+        for eos in self.eos_ids:
+            is_end_N |= token_N == eos
+        self.end_R.copy_(torch.minimum(self.end_R, _first(positions, is_end_N, last)))
+
+
+def _first(positions: OpenPositions, where_N: Tensor, none: int) -> Tensor:
+    """The first position behind the prompt of each row where ``where_N`` is True, else ``none``, [R]."""
+    at_N = torch.where(where_N & (positions.position_N >= 0), positions.position_N, none)
+    return torch.full_like(positions.key_R, none).scatter_reduce_(0, positions.row_N, at_N, "amin")
+
+
+def first_end(tokens: Iterable[int], eos_ids: Sequence[int]) -> int:
+    """The position of the first EOS, else far behind."""
+    return next((i for i, token in enumerate(tokens) if token in eos_ids), torch.iinfo(torch.long).max)

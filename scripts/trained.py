@@ -1,5 +1,5 @@
-"""Convert the sweep of a page to the committed files: the sweep without weights, the documents that each run solves,
-curves, and the tables.
+"""Write the committed files of a page from its sweep: which documents each run solves, the seconds of each training,
+curves, and the tables of the page.
 
     dare-bench sweep docs/trained/sweep.yaml --output-path out/trained --devices 2
     python scripts/trained.py docs/trained out/trained
@@ -15,9 +15,8 @@ from __future__ import annotations
 
 import csv
 import json
-import shutil
 import sys
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -26,25 +25,178 @@ from dare_bench.analysis.intervals import wilson_bounds
 from dare_bench.analysis.opening import find_runs
 from dare_bench.analysis.paired_tests import holm, mcnemar
 from dare_bench.runs.reader import Run
-from dare_bench.runs.run_files import file_digest
 
-RUNS = Path("leaderboards/examples")
-"""The folder of committed runs; each page has one of its own name there."""
 BEGIN, END = "<!-- table: made by scripts/trained.py -->", "<!-- end of table -->"
 SLOW, END_OF_SLOW = "<!-- slow: made by scripts/trained.py -->", "<!-- end of slow -->"
+OUTCOMES, TRAININGS, CURVES = "outcomes.csv", "trainings.csv", "curves.csv"
 LIMIT = 600
 """Seconds by the clock after which a training is listed as slow."""
-OF_RUN = ("run.json", "done.json", "results_*.json")
-"""Files of a run that boards and comparisons read; journals and unmasking traces are left out."""
 CONTROL = "with random rewards"
-OF_TRAINING = ("lineage.json", "train.json", "trainer_state.json")
-SMALL = 300
-"""Documents of a task whose samples are committed for all seeds."""
 PHASES = ("rollout", "score", "update")
 METRICS = {"loss": "loss", "rewards/margins": "reward_margin", "reward": "reward", "accuracy": "accuracy",
            "written_nll": "written_nll", "entropy": "written_nll",
            "completion_length": "completion_length"}  # fmt: skip
 """The columns of ``curves.csv`` for logged metrics. Logs of earlier versions, and committed curves, say ``entropy``."""
+
+
+@dataclass(frozen=True)
+class Evaluated:
+    """One evaluation, a line of ``outcomes.csv``.
+
+    A base has no method, data and seed. ``base_content`` is the hash of the base's files, ``evaluated`` the task with
+    decoding settings that are not the defaults, ``accuracy`` the share of its documents that are solved, ``forwards``
+    those of the training by phase, counted per row. ``solved`` has one digit for each document in the order of their
+    ids, 1 if it is solved; it is empty where the run's samples are gone.
+    """
+
+    run: str
+    base: str
+    base_content: str
+    method: str
+    data: str
+    seed: str
+    evaluated: str
+    documents: int
+    accuracy: float
+    forwards: dict[str, int]
+    solved: str
+
+    @classmethod
+    def of(cls, run: Run, known: str) -> Evaluated:
+        """``known``: what the run solves, where its samples are gone."""
+        (task,), model = run.tasks, run.block.model
+        lineage = model.lineage or {}
+        decoding = [f"{name}={value}" for name, value in run.block.decoding_requested.items()]
+        if run.samples_file(task) is not None:
+            right = {line["doc_id"]: line["exact_match"] == 1.0 for line in run.samples(task)}
+            known = "".join(str(int(right[doc])) for doc in sorted(right))
+        return cls(
+            run.run_id,
+            lineage.get("base", model.name),
+            lineage.get("base_content", model.content_hash),
+            method_of(lineage) if lineage else "",
+            lineage.get("data", ""),
+            str(lineage.get("seed", "")),
+            ", ".join([task, *decoding]),
+            run.results["n-samples"][task]["effective"],
+            run.results["results"][task]["exact_match,none"],
+            lineage.get("forwards", {}),
+            known,
+        )
+
+
+@dataclass(frozen=True)
+class Training:
+    """A training, a line of ``trainings.csv``: its steps, its seconds by the clock, and those of a step by phase."""
+
+    base: str
+    method: str
+    data: str
+    seed: str
+    steps: int
+    seconds: float
+    phases: dict[str, float]
+
+    @classmethod
+    def of(cls, folder: Path) -> Training:
+        """The training in ``folder``, from its log."""
+        lineage, settings = (json.loads((folder / name).read_text()) for name in ("lineage.json", "train.json"))
+        sums, before = dict.fromkeys(PHASES, 0.0), 0
+        for entry in log_of(folder):
+            if "loss" in entry:  # a mean over the steps since the last entry
+                for phase in PHASES:
+                    sums[phase] += entry.get(f"seconds/{phase}", 0.0) * (entry["step"] - before)
+                before = entry["step"]
+        phases = {phase: total / before for phase, total in sums.items() if total}
+        name = (lineage["base"], method_of(lineage), lineage["data"], str(lineage["seed"]))
+        return cls(*name, lineage["steps"], settings["seconds"], phases)
+
+    @property
+    def of_step(self) -> str:
+        """Seconds of a step by phase."""
+        return " + ".join(f"{self.phases[phase]:.1f}" for phase in PHASES if phase in self.phases)
+
+
+def log_of(training: Path) -> list[dict[str, Any]]:
+    """The logged metrics of the training in a folder."""
+    entries: list[dict[str, Any]] = json.loads((training / "trainer_state.json").read_text())["log_history"]
+    return entries
+
+
+def method_of(lineage: dict[str, Any]) -> str:
+    """The method of a training with what sets it apart."""
+    control = f" {CONTROL}" if lineage["options"].get("reward", {}).get("random") else ""
+    return lineage["method"] + (f" + {lineage['peft']}" if lineage["peft"] else "") + control
+
+
+def is_shown(run: Run) -> bool:
+    """Is the task of this run the one that was trained, or a base's?"""
+    lineage = run.block.model.lineage
+    return lineage is None or any(task.startswith(lineage["data"]) for task in run.tasks)
+
+
+# The committed files
+
+
+def write_lines(lines: Sequence[Any], counts: str, ending: str, file: Path) -> None:
+    """Dataclasses as CSV; their dictionary ``counts`` has a column ``<phase>_<ending>`` for each phase."""
+    with file.open("w", newline="") as out:
+        rows = [{**{k: v for k, v in vars(line).items() if k != counts},
+                 **{f"{phase}_{ending}": _number(getattr(line, counts).get(phase)) for phase in PHASES}}
+                for line in lines]  # fmt: skip
+        writer = csv.DictWriter(out, rows[0], lineterminator="\n")
+        writer.writeheader()
+        writer.writerows(rows)
+
+
+def _number(value: float | None) -> str:
+    return "" if value is None else f"{value:.6g}" if isinstance(value, float) else str(value)
+
+
+def _phases(line: dict[str, str], ending: str, kind: type[int] | type[float]) -> dict[str, Any]:
+    values = {phase: line.pop(f"{phase}_{ending}") for phase in PHASES}
+    return {phase: kind(value) for phase, value in values.items() if value}
+
+
+def read_outcomes(page: Path) -> list[Evaluated]:
+    """The evaluations of a page, none if it has no file yet."""
+    result = []
+    for line in _read(page / OUTCOMES):
+        forwards = _phases(line, "forwards", int)
+        numbers = {"documents": int(line.pop("documents")), "accuracy": float(line.pop("accuracy"))}
+        result.append(Evaluated(**line, **numbers, forwards=forwards))  # type: ignore[arg-type]
+    return result
+
+
+def read_trainings(page: Path) -> list[Training]:
+    """The trainings of a page, none if it has no file."""
+    result = []
+    for line in _read(page / TRAININGS):
+        phases = _phases(line, "seconds", float)
+        numbers = {"steps": int(line.pop("steps")), "seconds": float(line.pop("seconds"))}
+        result.append(Training(**line, **numbers, phases=phases))  # type: ignore[arg-type]
+    return result
+
+
+def _read(file: Path) -> list[dict[str, str]]:
+    return list(csv.DictReader(file.read_text().splitlines())) if file.exists() else []
+
+
+def convert(page: Path, out: Path) -> None:
+    """Write a page's files from the sweep in ``out``. What a run solves is kept from the page where its samples are
+    gone."""
+    known = {outcome.run: outcome.solved for outcome in read_outcomes(page)}
+    runs = [run for run in find_runs(out / "runs") if is_shown(run)]
+    outcomes = [Evaluated.of(run, known.get(run.run_id, "")) for run in runs]
+    write_lines(sorted(outcomes, key=lambda outcome: outcome.run), "forwards", "forwards", page / OUTCOMES)
+    trained = sorted((out / "train").glob("*/"))
+    write_lines([Training.of(folder) for folder in trained], "phases", "seconds", page / TRAININGS)
+    lines = curves(trained)
+    write_curves(lines, page / CURVES)
+    draw(lines, page / "curves.svg")
+
+
+# Trained checkpoints against their bases
 
 
 @dataclass(frozen=True)
@@ -66,84 +218,34 @@ class Against:
         return None if self.won is None or self.lost is None else mcnemar(self.won, self.lost)
 
 
-Outcomes = dict[str, str]
-"""A run's id -> one digit for each document in the order of their ids: 1 if the run solves it, else 0."""
-
-
-def outcomes(runs: list[Run]) -> Outcomes:
-    """The outcomes of the runs that have samples."""
-    result = {}
-    for run in runs:
-        (task,) = run.tasks
-        if run.samples_file(task) is not None:
-            solved = {line["doc_id"]: line["exact_match"] == 1.0 for line in run.samples(task)}
-            result[run.run_id] = "".join(str(int(solved[doc])) for doc in sorted(solved))
-    return result
-
-
-def read_outcomes(file: Path) -> Outcomes:
-    if not file.exists():
-        return {}
-    with file.open(newline="") as lines:
-        return {line["run"]: line["solved"] for line in csv.DictReader(lines)}
-
-
-def write_outcomes(values: Outcomes, file: Path) -> None:
-    rows = (f"{run},{solved}" for run, solved in sorted(values.items()))
-    file.write_text("\n".join(["run,solved", *rows]) + "\n")
-
-
-def against(base: Run, trained: Run, task: str, solved: Outcomes) -> Against:
+def against(base: Evaluated, trained: Evaluated) -> Against:
     """Two runs, document by document.
 
     Raises:
         ValueError: the runs have different documents.
     """
-    shares = [run.results["results"][task]["exact_match,none"] for run in (base, trained)]
-    documents = base.results["n-samples"][task]["effective"]
-    forwards = (trained.block.model.lineage or {}).get("forwards", {})
-    left, right = solved.get(base.run_id), solved.get(trained.run_id)
-    if left is None or right is None:
-        return Against(*shares, documents, forwards)
-    if not len(left) == len(right) == documents:
-        raise ValueError(f"{base.run_id} and {trained.run_id} have different documents of {task}")
+    known = (base.accuracy, trained.accuracy, base.documents, trained.forwards)
+    left, right = base.solved, trained.solved
+    if not left or not right:
+        return Against(*known)
+    if not len(left) == len(right) == base.documents:
+        raise ValueError(f"{base.run} and {trained.run} have different documents of {base.evaluated}")
     pairs = list(zip(left, right, strict=True))
-    return Against(*shares, documents, forwards, pairs.count(("1", "0")), pairs.count(("0", "1")))
+    return Against(*known, pairs.count(("1", "0")), pairs.count(("0", "1")))
 
 
 Group = tuple[str, str, str, str]
 """Base, method, data, task that is evaluated (with decoding settings that are not the defaults)."""
 
 
-def evaluated(run: Run) -> tuple[str, str]:
-    """The task of a run, alone and with its decoding."""
-    (task,) = run.tasks
-    decoding = [f"{name}={value}" for name, value in run.block.decoding_requested.items()]
-    return task, ", ".join([task, *decoding])
-
-
-def method_of(lineage: dict[str, Any]) -> str:
-    """The method of a training with what sets it apart."""
-    control = f" {CONTROL}" if lineage["options"].get("reward", {}).get("random") else ""
-    return lineage["method"] + (f" + {lineage['peft']}" if lineage["peft"] else "") + control
-
-
-def is_shown(run: Run) -> bool:
-    """Is the task of this run the one that was trained, or a base's?"""
-    lineage = run.block.model.lineage
-    return lineage is None or any(task.startswith(lineage["data"]) for task in run.tasks)
-
-
-def groups(runs: list[Run], solved: Outcomes) -> dict[Group, list[Against]]:
+def groups(outcomes: list[Evaluated]) -> dict[Group, list[Against]]:
     """Every trained checkpoint against its base, with all seeds in one group."""
-    bases = {(run.block.model.name, evaluated(run)[1]): run for run in runs if run.block.model.lineage is None}
+    bases = {(outcome.base, outcome.evaluated): outcome for outcome in outcomes if not outcome.method}
     result: dict[Group, list[Against]] = {}
-    for run in runs:
-        if (lineage := run.block.model.lineage) is not None:
-            task, shown = evaluated(run)
-            comparison = against(bases[lineage["base"], shown], run, task, solved)
-            group = (lineage["base"], method_of(lineage), lineage["data"], shown)
-            result.setdefault(group, []).append(comparison)
+    for outcome in sorted(outcomes, key=lambda outcome: outcome.seed):
+        if outcome.method:
+            group = (outcome.base, outcome.method, outcome.data, outcome.evaluated)
+            result.setdefault(group, []).append(against(bases[outcome.base, outcome.evaluated], outcome))
     return dict(sorted(result.items()))
 
 
@@ -221,95 +323,22 @@ def table(results: dict[Group, list[Against]]) -> str:
     return markdown([line[i] for i in kept] for line in (COLUMNS, *rows))
 
 
-@dataclass(frozen=True)
-class Training:
-    """A training: its settings, seconds by the clock, and seconds of a step by phase."""
-
-    lineage: dict[str, Any]
-    seconds: float
-    phases: dict[str, float]
-
-    @property
-    def name(self) -> tuple[str, str, str]:
-        """What all its seeds share: base, method, data."""
-        return self.lineage["base"], method_of(self.lineage), self.lineage["data"]
-
-    @property
-    def of_step(self) -> str:
-        """Seconds of a step by phase, as in the log."""
-        return " + ".join(f"{self.phases[phase]:.1f}" for phase in PHASES if phase in self.phases)
-
-
-def trainings(trained: Path) -> list[Training]:
-    """All trainings of a sweep."""
-    result = []
-    for folder in sorted(trained.glob("*/")):
-        lineage, settings, state = (json.loads((folder / name).read_text()) for name in OF_TRAINING)
-        sums, before = dict.fromkeys(PHASES, 0.0), 0
-        for entry in state["log_history"]:
-            if "loss" in entry:  # a mean over the steps since the last entry
-                for phase in PHASES:
-                    sums[phase] += entry.get(f"seconds/{phase}", 0.0) * (entry["step"] - before)
-                before = entry["step"]
-        phases = {phase: total / before for phase, total in sums.items() if total}
-        result.append(Training(lineage, settings["seconds"], phases))
-    return result
-
-
 def slow(every: list[Training]) -> str:
     """A Markdown table of the trainings that took more than ``LIMIT`` seconds by the clock, beside the fastest seed of
     the same training (of a control, of the training with its rewards)."""
     head = ("base", "method", "seed", "seconds", "of a step: rollout + update", "fastest seed", "of its step")
     rows = [head]
     for training in every:
-        base, method, data = training.name
         if training.seconds > LIMIT:
-            alike = (base, method.removesuffix(f" {CONTROL}"), data)
-            fastest = min((other for other in every if other.name == alike), key=lambda other: other.seconds)
-            seconds, seed = (f"{each.seconds:.0f}" for each in (training, fastest)), str(training.lineage["seed"])
-            of, beside = seconds
-            rows.append((f"`{base}`", method, seed, of, training.of_step, beside, fastest.of_step))
+            alike = (training.base, training.method.removesuffix(f" {CONTROL}"), training.data)
+            seeds = [other for other in every if (other.base, other.method, other.data) == alike]
+            fastest = min(seeds, key=lambda other: other.seconds)
+            took = (f"{training.seconds:.0f}", training.of_step, f"{fastest.seconds:.0f}", fastest.of_step)
+            rows.append((f"`{training.base}`", training.method, training.seed, *took))
     return markdown(rows)
 
 
-def keeps_samples(run: Run) -> bool:
-    """Are the samples of a run committed? With the default decoding: those of bases, of seed 0, and of small tasks."""
-    (task,), lineage = run.tasks, run.block.model.lineage
-    if run.block.decoding_requested or (lineage is not None and CONTROL in method_of(lineage)):
-        return False
-    small = run.results["n-samples"][task]["effective"] <= SMALL
-    return small or lineage is None or lineage["seed"] == 0
-
-
-def copied(out: Path) -> Iterator[Path]:
-    """The files of a sweep that are committed: of nodes, of trainings without weights, and of the shown runs."""
-    yield out / "sweep.json"
-    yield from (out / "nodes").rglob("node.json")
-    yield from (file for name in OF_TRAINING for file in (out / "train").glob(f"*/{name}"))
-    for run in find_runs(out / "runs"):
-        if is_shown(run):
-            patterns = (*OF_RUN, "samples_*.jsonl") if keeps_samples(run) else OF_RUN
-            yield from (file for pattern in patterns for file in run.path.glob(pattern))
-
-
-def copy(out: Path, folder: Path) -> None:
-    """Copy a sweep, without absolute paths."""
-    shutil.rmtree(folder, ignore_errors=True)
-    above, here = out.resolve().parents[1], Path.cwd().resolve()
-    places = {str(out.resolve()): f"out/{folder.name}", f"{above}/": "", f"{here}/": ""}
-    for file in copied(out):
-        text = file.read_text()
-        for place, name in places.items():
-            text = text.replace(place, name)
-        target = folder / file.relative_to(out)
-        target.parent.mkdir(parents=True, exist_ok=True)
-        target.write_text(text)
-    for run in find_runs(out / "runs"):
-        if is_shown(run) and run.results_edited is False:  # the copy differs by its paths alone
-            own = folder / run.path.relative_to(out)
-            done = json.loads((own / "done.json").read_text())
-            done["results_sha256"] = file_digest(own / run.results_file.name)
-            (own / "done.json").write_text(json.dumps(done, indent=2) + "\n")
+# Curves
 
 
 @dataclass(frozen=True)
@@ -328,13 +357,13 @@ class Curve:
         return f"{self.base} {self.method} {self.data} {self.seed}"
 
 
-def curves(trained: Path) -> list[Curve]:
-    """The curves of all trainings."""
+def curves(trained: Iterable[Path]) -> list[Curve]:
+    """The curves of the trainings in these folders."""
     result = []
-    for state in sorted(trained.glob("*/trainer_state.json")):
-        lineage = json.loads((state.parent / "lineage.json").read_text())
+    for folder in trained:
+        lineage = json.loads((folder / "lineage.json").read_text())
         points: dict[str, list[tuple[int, float]]] = {}
-        for entry in json.loads(state.read_text())["log_history"]:
+        for entry in log_of(folder):
             for metric in METRICS.keys() & entry.keys():
                 points.setdefault(METRICS[metric], []).append((entry["step"], entry[metric]))
         result.append(Curve(lineage["base"], method_of(lineage), lineage["data"], lineage["seed"], points))
@@ -388,26 +417,14 @@ def replaced(text: str, begin: str, end: str, content: str) -> str:
     return f"{before}{begin}\n{content}\n{end}{rest.partition(end)[2]}" if mark else text
 
 
-def convert(page: Path, out: Path) -> None:
-    """Copy the sweep in ``out``, the documents that its runs solve, and its curves, and plot them."""
-    copy(out, RUNS / page.name)
-    runs = find_runs(RUNS / page.name)
-    # Runs that were committed earlier are in ``out`` without their samples.
-    solved = read_outcomes(page / "outcomes.csv") | outcomes(find_runs(out / "runs"))
-    write_outcomes({run.run_id: solved[run.run_id] for run in runs if run.run_id in solved}, page / "outcomes.csv")
-    lines = curves(out / "train")
-    write_curves(lines, page / "curves.csv")
-    draw(lines, page / "curves.svg")
-
-
 def main() -> None:
     """Convert a sweep if one is given, and update the tables in the page."""
     page = Path(sys.argv[1])
     if sys.argv[2:]:
         convert(page, Path(sys.argv[2]))
-    runs, text = find_runs(RUNS / page.name), (page / "README.md").read_text()
-    text = replaced(text, BEGIN, END, table(groups(runs, read_outcomes(page / "outcomes.csv"))))
-    text = replaced(text, SLOW, END_OF_SLOW, slow(trainings(RUNS / page.name / "train")))
+    text = (page / "README.md").read_text()
+    text = replaced(text, BEGIN, END, table(groups(read_outcomes(page))))
+    text = replaced(text, SLOW, END_OF_SLOW, slow(read_trainings(page)))
     (page / "README.md").write_text(text)
 
 

@@ -49,7 +49,7 @@ def table(
     of a column and all scores whose intervals overlap its interval. CSV has plain numbers, both ends of the interval,
     and the settings fingerprint.
 
-    Example: dare-bench export table leaderboards/examples/trained --format latex -o table.tex
+    Example: dare-bench export table out/trained/runs --format latex -o table.tex
     """
     from dare_bench.reports.export_formats import render
     from dare_bench.reports.score_table import score_table

@@ -11,28 +11,21 @@ import pytest
 import typer
 from require import need_package
 from run_factory import make_run
-from toy_model import ToyModel
+from sudoku_runs import make_sudoku
 
 from dare_bench.cli.score import score
 from dare_bench.cli.show import show
-from dare_bench.engine.evaluate import evaluate
 from dare_bench.errors import DareError, IncompleteError, RunError, UnknownNameError, UsageError
 from dare_bench.runs.reader import Run
 from dare_bench.runs.run_files import DONE_FILE
 
 need_package("lm_eval")
 Out = pytest.CaptureFixture[str]
-TRAINED = Path(__file__).parents[2] / "leaderboards" / "examples" / "trained"
 
 
-def made(out: Path, *, seed: int = 0, wrong: bool = False, **fields: Any) -> Run:
+def made(out: Path, *, wrong: bool = False, **fields: Any) -> Run:
     """A run of the bundled sudoku task; ``wrong`` answers all in vain."""
-    from dare_bench.tasks.dare_sudoku import utils
-
-    rows = [json.loads(line) for line in (Path(utils.__file__).parent / "test.jsonl").read_text().splitlines()]
-    model = ToyModel(reply=lambda request: "?" if wrong else utils.answer(rows[int(request.doc_id)]), **fields)
-    given = {"tasks": "dare_sudoku", "limit": 4, "seeds": seed, "output_path": str(out)}
-    return evaluate(model=model, progress=False, **given)
+    return make_sudoku(out, lambda doc: not wrong, **fields)
 
 
 def edit(run: Run) -> None:
@@ -145,10 +138,10 @@ def test_show_says_that_a_file_was_edited(tmp_path: Path, capsys: Out) -> None:
     assert json.loads(capsys.readouterr().out)["edited"] is True
 
 
-def test_the_command_from_end_to_end() -> None:
-    (folder, *_) = sorted(TRAINED.glob("tiny-llada-base-dare_arithmetic-*"))
+def test_the_command_from_end_to_end(tmp_path: Path) -> None:
+    folder = made(tmp_path).path
     done = command.run("score", str(folder))
     assert done.returncode == 0, done.stderr
-    assert "the same: 2 scores, values of 300 documents" in done.stdout
+    assert "the same: 2 scores, values of 4 documents" in done.stdout
     done = command.run("score", str(folder / "gone"))
     assert done.returncode == 1 and done.stderr.startswith("error: there is no folder") and done.stderr.count("\n") == 1

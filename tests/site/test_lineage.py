@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 from lineages import make_checkpoint, make_family, make_reinforced, trained
 from site_pages import EVIL, Page, pages, plain
+from trained_runs import make_trained
 
 from dare_bench.analysis.paired_tests import holm
 from dare_bench.analysis.pairing import pair
@@ -19,8 +20,6 @@ from dare_bench.leaderboards.builder import build
 from dare_bench.leaderboards.checkpoint_trees import CheckpointNode, edges, trees
 from dare_bench.leaderboards.entries import read_entries
 from dare_bench.runs.reader import Run
-
-TRAINED = Path(__file__).parents[2] / "leaderboards" / "examples" / "trained"
 
 
 def roots(root: Path) -> list[CheckpointNode]:
@@ -228,10 +227,10 @@ def test_hostile_names_are_text(tmp_path: Path) -> None:
 
 
 def test_the_runs_of_docs_trained_tell_what_its_table_tells(tmp_path: Path) -> None:
-    wanted = ("tiny-llada-base-vrpo", "tiny-llada-base-dare_sudoku")
-    build([run for run in TRAINED.iterdir() if run.name.startswith(wanted)], tmp_path / "site")
+    runs = make_trained(tmp_path / "runs", "tiny-llada-base-vrpo", "tiny-llada-base-dare_sudoku")
+    build(runs, tmp_path / "site")
     page = (tmp_path / "site/lineage/index.html").read_text()
-    seeds = [row(page, f"seed {seed}, step 60") for seed in range(3)]
+    seeds = [row(page, f"seed {seed}, step 100") for seed in range(3)]
     assert [re.findall(r"[\d.]+(?=%)", reported)[0] for reported in seeds] == ["45.2", "42.0", "36.0"]
     assert max(float(reported.split()[-2]) for reported in seeds) > 0.5 and all(
         reported.endswith(" 250") for reported in seeds

@@ -1,19 +1,18 @@
-"""The committed runs of docs/trained and docs/rl-runs: what training did to the bundled bases. The pages claim no
+"""The committed files of docs/trained and docs/rl-runs: what training did to the bundled bases. The pages claim no
 more."""
 
 from __future__ import annotations
 
 import csv
-import importlib.util
-from types import ModuleType
+import shutil
 
 import pytest
 from paths import ROOT
+from run_factory import make_run
+from trained_runs import script as loaded
 
-from dare_bench.analysis.opening import find_runs
 from dare_bench.fingerprint import content_hash
 from dare_bench.loading import locate
-from dare_bench.runs.reader import Run
 
 BASES = ("tiny-dream-base", "tiny-llada-base", "tiny-llada2-base", "tiny-sdar-base")
 STARTS = ("tiny-llada-sort-base", "tiny-sdar-sort-base", "tiny-llada2-sort-base", "tiny-llada-countdown-base")
@@ -21,43 +20,25 @@ PAGES = ("trained", "rl-runs")
 
 
 @pytest.fixture(scope="module")
-def script() -> ModuleType:
+def script():
     """scripts/trained.py."""
-    spec = importlib.util.spec_from_file_location("trained_script", ROOT / "scripts" / "trained.py")
-    assert spec is not None and spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    import sys
-
-    sys.modules[spec.name] = module  # dataclasses look their module up
-    spec.loader.exec_module(module)
-    return module
-
-
-def runs_of(page: str) -> list[Run]:
-    return find_runs(ROOT / "leaderboards" / "examples" / page)
+    return loaded()
 
 
 @pytest.fixture(scope="module")
-def runs() -> list[Run]:
-    return runs_of("trained")
-
-
-@pytest.fixture(scope="module")
-def results(script, runs) -> dict:
+def results(script) -> dict:
     """The groups of docs/trained."""
-    return script.groups(runs, script.read_outcomes(ROOT / "docs" / "trained" / "outcomes.csv"))
+    return script.groups(script.read_outcomes(ROOT / "docs" / "trained"))
 
 
 @pytest.mark.parametrize("page", PAGES)
 def test_the_page_holds_the_table_that_its_runs_give(script, page):
-    runs, solved = runs_of(page), script.read_outcomes(ROOT / "docs" / page / "outcomes.csv")
-    assert script.table(script.groups(runs, solved)) in (ROOT / "docs" / page / "README.md").read_text()
-    assert script.outcomes(runs).items() <= solved.items(), "samples that are committed agree"
-    for run in runs:
-        (task,) = run.tasks
-        if run.run_id in solved:
-            digits = solved[run.run_id]
-            assert digits.count("1") / len(digits) == pytest.approx(run.results["results"][task]["exact_match,none"])
+    outcomes = script.read_outcomes(ROOT / "docs" / page)
+    assert script.table(script.groups(outcomes)) in (ROOT / "docs" / page / "README.md").read_text()
+    for outcome in outcomes:
+        if outcome.solved:
+            assert len(outcome.solved) == outcome.documents, outcome.run
+            assert outcome.solved.count("1") / outcome.documents == pytest.approx(outcome.accuracy)
 
 
 def test_every_seed_of_sft_and_lora_solves_more_than_its_base(results):
@@ -81,15 +62,10 @@ def test_vrpo_raises_the_margin_and_the_model_survives(results):
 
 
 @pytest.mark.parametrize("page", PAGES)
-def test_they_were_made_from_the_checkpoints_that_are_bundled(page):
+def test_they_were_made_from_the_checkpoints_that_are_bundled(script, page):
     content = {base: content_hash(locate(base)) for base in (*BASES, *STARTS)}
-    for run in runs_of(page):
-        lineage = run.block.model.lineage
-        if lineage is None:
-            assert run.block.model.content_hash == content[run.block.model.name]
-        else:
-            assert lineage["base_content"] == content[lineage["base"]]
-        assert run.status == "complete"
+    for outcome in script.read_outcomes(ROOT / "docs" / page):
+        assert outcome.base_content == content[outcome.base]
 
 
 # Reinforcement learning
@@ -100,7 +76,7 @@ ALGORITHMS = (*("bgpo", "cj_grpo", "coupled_grpo", "d1", "dtreerpo", "ebpo", "es
 @pytest.fixture(scope="module")
 def learned(script) -> dict:
     """The groups of docs/rl-runs."""
-    return script.groups(runs_of("rl-runs"), script.read_outcomes(ROOT / "docs" / "rl-runs" / "outcomes.csv"))
+    return script.groups(script.read_outcomes(ROOT / "docs" / "rl-runs"))
 
 
 @pytest.fixture(scope="module")
@@ -124,13 +100,13 @@ def test_every_seed_of_an_algorithm_rises_and_its_control_does_not(learned, larg
 
 def test_the_page_names_the_trainings_that_took_long(script):
     page = (ROOT / "docs" / "rl-runs" / "README.md").read_text()
-    every = script.trainings(ROOT / "leaderboards" / "examples" / "rl-runs" / "train")
+    every = script.read_trainings(ROOT / "docs" / "rl-runs")
     shown = script.slow(every)
     assert shown in page and "Twelve of the 76 trainings took longer than ten minutes" in page
     assert len(every) == 76 and len(shown.splitlines()) == 2 + 12
     for training in every:  # a step's phases are nearly all of its time
-        took = sum(training.phases.values()) * training.lineage["steps"]
-        assert 0.9 * training.seconds - 10 < took < training.seconds, training.name
+        took = sum(training.phases.values()) * training.steps
+        assert 0.9 * training.seconds - 10 < took < training.seconds, training
 
 
 def test_the_sweep_of_what_is_missing_has_what_the_page_says(capsys, tmp_path):
@@ -145,13 +121,39 @@ def test_the_sweep_of_what_is_missing_has_what_the_page_says(capsys, tmp_path):
     assert len(nodes) == 2 * (3 * 2 + 3 + 4), "two models: seeds of three, just_grpo, controls of four"
 
 
-def test_the_committed_sweep_is_done_without_its_weights(capsys):
-    from dare_bench.cli import main
-
-    folder = ROOT / "leaderboards" / "examples" / "rl-runs"
-    before = {file: file.stat().st_mtime_ns for file in folder.rglob("*") if file.is_file()}
-    assert not any(file.suffix == ".safetensors" for file in before)
-    with pytest.raises(SystemExit) as left:
-        main(["sweep", str(ROOT / "docs/rl-runs/sweep.yaml"), "--output-path", str(folder), "--dry-run"])
-    assert not left.value.code and "all nodes are done" in capsys.readouterr().out
-    assert {file: file.stat().st_mtime_ns for file in before} == before
+def test_a_sweep_becomes_the_files_of_its_page(script, tmp_path, monkeypatch):
+    """Runs without samples keep what the page knows of them; the tables can be made again without the sweep."""
+    page, out = tmp_path / "page", tmp_path / "out"
+    page.mkdir()
+    marks = (script.BEGIN, script.END, script.SLOW, script.END_OF_SLOW)
+    (page / "README.md").write_text("\n".join(["# Head", *marks, "tail", ""]))
+    base = {"documents": "same", "model": "tiny"}
+    make_run(out / "runs", "base", values={"dare_sort": [1.0, 0.0, 0.0, 0.0]}, **base)
+    for number in range(2):
+        lineage = {
+            "base": "tiny", "base_content": f"sha256:{'ab' * 32}", "method": "mdpo", "peft": None, "data": "dare_sort",
+            "options": {"reward": {"random": number == 1}}, "seed": 0, "steps": 20, "forwards": {"rollout": 9000},
+        }  # fmt: skip
+        given = {"content": f"{number}" * 64, "lineage": lineage, **base}
+        make_run(out / "runs", f"trained{number}", values={"dare_sort": [1.0, 1.0, float(number), 0.0]}, **given)
+        folder = out / "train" / str(number)
+        folder.mkdir(parents=True)
+        log = [{"step": step, "loss": 0.5, "accuracy": 0.25, "seconds/rollout": step / 10} for step in (10, 20)]
+        about = {"lineage": lineage, "train": {"seconds": 700.0 - number}, "trainer_state": {"log_history": log}}
+        for name, value in about.items():
+            (folder / f"{name}.json").write_text(script.json.dumps(value))
+    monkeypatch.setattr("sys.argv", ["trained.py", str(page), str(out)])
+    script.main()
+    first = {file.name: file.read_bytes() for file in page.iterdir()}
+    written = first["README.md"].decode()
+    assert "| `tiny` | mdpo | `dare_sort` | 9 | `dare_sort` | 4 | 25.0" in written and "75.0 [" in written
+    assert "| `tiny` | mdpo | 0 | 700 | 1.5 | 700 | 1.5 |" in written and written.endswith("tail\n")
+    assert script.read_outcomes(page)[1].solved == "1100" and {"curves.csv", "curves.svg"} <= set(first)
+    for samples in out.glob("runs/trained0/samples_*"):
+        samples.unlink()
+    script.main()
+    assert {file.name: file.read_bytes() for file in page.iterdir()} == first
+    shutil.rmtree(out)
+    monkeypatch.setattr("sys.argv", ["trained.py", str(page)])
+    script.main()
+    assert {file.name: file.read_bytes() for file in page.iterdir()} == first

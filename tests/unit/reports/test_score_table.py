@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import io
 import json
+import re
 import shutil
 from collections.abc import Callable
 from pathlib import Path
@@ -16,8 +17,8 @@ from hostile_files import in_json
 from hypothesis import given
 from hypothesis import strategies as st
 from markdown_it import MarkdownIt
-from paths import ROOT
 from run_factory import alter, make_run
+from trained_runs import make_trained
 from typesetting import tabular, typeset
 
 from dare_bench.analysis.opening import find_runs
@@ -35,7 +36,6 @@ STATED: dict[str, Any] = {
     "model__family": "unknown", "model__dtype": "unknown", "model__content_hash": "stated:x",
     "model__engine": {"name": "sglang", "version": None, "content_verified": False},
 }  # fmt: skip
-TRAINED = ROOT / "leaderboards" / "examples" / "trained"
 
 
 def edit(run: Path, change: Callable[[dict[str, Any]], None]) -> Path:
@@ -167,8 +167,8 @@ def test_a_task_under_two_metrics_has_two_columns(tmp_path: Path) -> None:
     assert [[cell is not None for cell in row.cells] for row in built.rows] == [[True, False], [False, True]]
 
 
-def test_names_of_trained_checkpoints_tell_them_apart() -> None:
-    built = score_table(find_runs(TRAINED))
+def test_names_of_trained_checkpoints_tell_them_apart(tmp_path: Path) -> None:
+    built = table(*make_trained(tmp_path))
     names = [row.name for row in built.rows]
     assert len(set(names)) == len(names) == 37  # the 38th is tiny-llada-base on its second task: the same row
     assert "tiny-llada-base → SFT (LoRA, on dare_sudoku, seed 1)" in names
@@ -265,11 +265,12 @@ def test_markdown_shows_hostile_names_as_text(tmp_path: Path) -> None:
 
 
 def test_latex_of_real_runs_and_of_hostile_names(tmp_path: Path) -> None:
-    real = score_table(find_runs(TRAINED))
+    real = table(*make_trained(tmp_path / "real"))
     text = render(real, "latex", fingerprints=True, caption="50 % of a_b & #1")
     cells = tabular(text)
     assert cells[0] == ["checkpoint", "dare_sudoku (n=250)", "dare_arithmetic (n=300)", "settings fingerprint"]
-    assert cells[1] == ["tiny-llada-base", "37.2-5.8+6.1", "7.7-2.5+3.6", "1fb4ffa8 89c2c66d"]
+    (base,) = [line for line in cells if line[0] == "tiny-llada-base"]
+    assert base[1:3] == ["37.2-5.8+6.1", "7.7-2.5+3.6"] and re.fullmatch("[0-9a-f]{8} [0-9a-f]{8}", base[3])
     assert r"\textbf{90.0$_{-4.3}^{+3.1}$}" in text and r"\caption{50 \% of a\_b \& \#1}" in text
     assert text.startswith("% needs \\usepackage{booktabs}\n")
     hostile = r"\input{/etc/passwd} 50% {a}_b^c~d #1 $x$ & é 漢 -- \\ <x> α"

@@ -8,12 +8,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from paths import ROOT
+from require import need_package
 from rich.console import Console
 from run_factory import make_run
+from sudoku_runs import make_sudoku
 
 from dare_bench.analysis.comparison import compare
-from dare_bench.analysis.opening import find_runs
 from dare_bench.errors import IncompleteError, UsageError
 from dare_bench.reports import comparison_report as report
 from dare_bench.reports.elements import markdown, show
@@ -21,7 +21,6 @@ from dare_bench.runs.reader import Run
 from dare_bench.runs.run_files import DONE_FILE
 
 KEY = "exact_match,none"
-TRAINED = ROOT / "leaderboards" / "examples" / "trained"
 HALF = [1.0, 0.0] * 30
 MORE = [1.0, 1.0, 1.0, 0.0] * 15
 ALL = [1.0] * 60
@@ -239,13 +238,18 @@ def test_words_that_do_not_fit(tmp_path: Path) -> None:
 
 
 def test_another_score_where_both_have_it(tmp_path: Path) -> None:
-    (a, *_) = [run for run in find_runs(TRAINED) if run.run_id.startswith("tiny-llada-base-dare_sudoku")]
-    (b, *_) = [run for run in find_runs(TRAINED) if run.run_id.startswith("tiny-llada-base-vrpo")]
+    need_package("lm_eval")
+    a = make_sudoku(tmp_path / "a", lambda doc: doc % 2 == 0, limit=40)
+    b = make_sudoku(tmp_path / "b", lambda doc: doc % 3 > 0, limit=40)
+    a, b = (
+        _edit(run, lambda w, n=n: w["dare_bench"]["model"].update(content_hash=n * 64))
+        for n, run in (("a", a), ("b", b))
+    )
     (item,) = compare([a, b], key="cell_accuracy,none").items
     assert item.key == "cell_accuracy,none" and item.difference.test == "paired permutation"
     (item,) = compare([a, b]).items
-    assert item.key == KEY and item.difference.n == 250 and item.settings.keys() == {"checkpoint"}
-    assert item.warnings == ()
+    assert item.key == KEY and item.difference.n == 40 and item.settings.keys() == {"checkpoint"}
+    assert all(text.endswith("the results file was changed after the run") for text in item.warnings)  # by this test
     reported = [run.headline("dare_sudoku") for run in (a, b)]
     assert [score.value for score in reported if score] == pytest.approx(item.values)
     assert [(s.lo, s.hi) for s in reported if s] == [(s.lo, s.hi) for s in item.scores]

@@ -10,16 +10,25 @@ from typing import Any
 
 import pytest
 from hostile_external import DATA, opencompass_predictions, opencompass_results
-from paths import ROOT
+from require import need_package
 from run_factory import make_run
+from sudoku_runs import make_sudoku
 
 from dare_bench.analysis.comparison import compare
 from dare_bench.analysis.opening import open_run
 from dare_bench.analysis.task_changes import task_variants
 from dare_bench.errors import RunError, UsageError
 
-OURS = next((ROOT / "leaderboards" / "examples" / "trained").glob("tiny-llada-base-dare_sudoku-*"))
+need_package("lm_eval")
 OPENCOMPASS = next((DATA / "opencompass").iterdir()) / "results"
+
+
+@pytest.fixture(scope="module")
+def ours(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A run of ours that solves two of the six documents."""
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setenv("DARE_BENCH_CACHE", str(tmp_path_factory.mktemp("cache")))
+        return make_sudoku(tmp_path_factory.mktemp("ours"), lambda doc: doc in (1, 5), limit=6).path
 
 
 @pytest.fixture
@@ -35,8 +44,8 @@ def _change(file: Path, change: Callable[[dict[str, Any]], None]) -> None:
     file.write_text("".join(json.dumps(line) + "\n" for line in lines) if lines else json.dumps(value))
 
 
-def test_a_run_and_a_result_of_lm_eval_are_paired_by_document(lm_eval: Path) -> None:
-    comparison = compare([open_run(OURS), open_run(lm_eval)])
+def test_a_run_and_a_result_of_lm_eval_are_paired_by_document(ours: Path, lm_eval: Path) -> None:
+    comparison = compare([open_run(ours), open_run(lm_eval)])
     (item,) = comparison.items
     assert (item.task, item.key, item.difference.n, item.breaks) == ("dare_sudoku", "exact_match,none", 6, ())
     assert item.values == (pytest.approx(1 / 3), 1.0) and [changed.doc_id for changed in item.better] == list("0234")
@@ -63,11 +72,11 @@ def test_a_run_and_a_result_of_lm_eval_are_paired_by_document(lm_eval: Path) -> 
     ],
 )
 def test_other_tasks_or_prompts_are_refused(
-    lm_eval: Path, file: str, change: Callable[[dict[str, Any]], None], words: str
+    ours: Path, lm_eval: Path, file: str, change: Callable[[dict[str, Any]], None], words: str
 ) -> None:
     _change(next(lm_eval.glob(f"{file}_*")), change)
     with pytest.raises(UsageError, match=f"not comparable: .*{words}"):
-        compare([open_run(OURS), open_run(lm_eval)])
+        compare([open_run(ours), open_run(lm_eval)])
 
 
 def test_addresses_in_recorded_functions_are_no_difference(lm_eval: Path) -> None:
@@ -78,11 +87,11 @@ def test_addresses_in_recorded_functions_are_no_difference(lm_eval: Path) -> Non
     assert len(compare([open_run(lm_eval), open_run(other)]).items) == 2
 
 
-def test_without_samples_there_is_nothing_to_pair(lm_eval: Path) -> None:
+def test_without_samples_there_is_nothing_to_pair(ours: Path, lm_eval: Path) -> None:
     for file in lm_eval.glob("samples_*"):
         file.unlink()
     with pytest.raises(RunError, match="no sample lines of dare_sudoku; lm-eval writes them with --log_samples"):
-        compare([open_run(OURS), open_run(lm_eval)])
+        compare([open_run(ours), open_run(lm_eval)])
 
 
 def test_models_of_one_opencompass_run_are_paired() -> None:
@@ -116,9 +125,9 @@ def test_perplexities_of_whole_texts_are_another_score_than_ours(tmp_path: Path)
         compare([open_run(own), open_run(result)], ["choice_arc"], "accuracy,none")
 
 
-def test_a_report_says_the_same_task_only_as_far_as_it_is_recorded(lm_eval: Path) -> None:
-    (variants,) = task_variants([open_run(OURS), open_run(lm_eval)])
+def test_a_report_says_the_same_task_only_as_far_as_it_is_recorded(ours: Path, lm_eval: Path) -> None:
+    (variants,) = task_variants([open_run(ours), open_run(lm_eval)])
     assert variants.task == "dare_sudoku" and len(variants.groups) == 1 and not variants.recorded
     _change(next(lm_eval.glob("results_*")), lambda value: value["versions"].update(dare_sudoku=2.0))
-    (variants,) = task_variants([open_run(OURS), open_run(lm_eval)])
+    (variants,) = task_variants([open_run(ours), open_run(lm_eval)])
     assert len(variants.groups) == 2 and not variants.same

@@ -13,6 +13,7 @@ import pytest
 import toy_source
 from paths import ROOT
 from require import lacks, need_package
+from sudoku_runs import make_sudoku
 from toy_model import ToyModel
 from toy_source import ToySource
 from toy_tasks import FILES, SUMS, write_data, write_tasks
@@ -387,15 +388,24 @@ def test_opencompass_answers_and_texts_are_scored_again(tmp_path: Path, monkeypa
 
 
 def test_runs_from_before_digests_are_scored_and_do_not_know_of_edits(tmp_path: Path) -> None:
-    trained = ROOT / "leaderboards" / "examples" / "trained"
-    folder = next(iter(sorted(trained.glob("tiny-llada-base-dare_arithmetic-*"))))
+    folder = make_sudoku(tmp_path / "runs").path
+    (results,), (traces,) = folder.glob("results_*"), folder.glob("traces_*")
+    whole = json.loads(results.read_text())
+    del (
+        whole["dare_bench"]["tasks"]["dare_sudoku"]["samples_sha256"],
+        whole["dare_bench"]["tasks"]["dare_sudoku"]["traces_sha256"],
+    )
+    results.write_text(json.dumps(whole))
+    (folder / DONE_FILE).write_text(json.dumps({"date": whole["dare_bench"]["created"]}))
+    traces.unlink()
     run = Run(folder)
     done = rescore(run)
-    assert done.same and done.edited == {"dare_arithmetic": None} and run.traces_edited("dare_arithmetic") is None
-    again = write_rescored(done, tmp_path)
-    assert again.edited("dare_arithmetic") is False and again.traces_file("dare_arithmetic") is None
-    assert again.block is not None and again.block.tasks["dare_arithmetic"].samples_sha256 == file_digest(
-        again.samples_file("dare_arithmetic") or ""
+    assert done.same and done.edited == {"dare_sudoku": None} and run.traces_edited("dare_sudoku") is None
+    assert run.results_edited is None
+    again = write_rescored(done, tmp_path / "again")
+    assert again.edited("dare_sudoku") is False and again.traces_file("dare_sudoku") is None
+    assert again.block is not None and again.block.tasks["dare_sudoku"].samples_sha256 == file_digest(
+        again.samples_file("dare_sudoku") or ""
     )
 
 

@@ -180,7 +180,7 @@ def _problem(requirement: Requirement) -> str | None:
 
 def cache() -> Finding:
     """The cache of file hashes and task names."""
-    from dare_bench.fingerprint import cache_dir
+    from dare_bench.cache import cache_dir
 
     path = cache_dir()
     try:

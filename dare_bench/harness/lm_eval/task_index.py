@@ -2,7 +2,7 @@
 
 Sources, later ones override as in lm-eval: lm-eval's own folder, the folders that the registry has as ``task_folder``,
 ``--include-path`` in the order given. lm-eval's names are cached in a small file per lm-eval version (see
-:func:`dare_bench.fingerprint.cache_dir`); if it cannot be written, the folder is scanned again.
+:func:`dare_bench.cache.cache_dir`); if it cannot be written, the folder is scanned again.
 """
 
 from __future__ import annotations
@@ -17,8 +17,8 @@ from functools import cache, cached_property
 from pathlib import Path
 from typing import Any
 
+from dare_bench.cache import cache_dir, write_cache
 from dare_bench.errors import DataError, unknown
-from dare_bench.fingerprint import cache_dir, write_cache
 from dare_bench.harness.common.requests import ROLLING, undefined
 from dare_bench.harness.common.task_folders import included_folder, package_folder
 from dare_bench.harness.lm_eval.yaml_scan import Scanner, scan, value_of

@@ -22,8 +22,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from dare_bench.cache import cache_dir
 from dare_bench.errors import DareError, DataError
-from dare_bench.fingerprint import cache_dir
 from dare_bench.harness.common.answering import error_line
 from dare_bench.harness.common.by_name import by_name, origin
 from dare_bench.harness.common.local_data import ENVIRONMENT, MANIFEST

@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from dare_bench import fingerprint
+from dare_bench.cache import cache_dir
 from dare_bench.errors import CheckpointError
 
 
@@ -58,7 +59,7 @@ def test_a_new_file_and_swapped_names_count(checkpoint: Path) -> None:
 
 def test_hashes_are_remembered_until_the_file_changes(checkpoint: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     first = fingerprint.content_hash(checkpoint)
-    memory = fingerprint.cache_dir() / "file_hashes.json"
+    memory = cache_dir() / "file_hashes.json"
     kept = json.loads(memory.read_text())
     weights = str(checkpoint / "model-00001-of-00002.safetensors")
     kept[weights][-1] = "0" * 64  # only a remembered hash can come out as this
@@ -100,12 +101,12 @@ def test_works_where_nothing_can_be_written(checkpoint: Path, monkeypatch: pytes
 def test_cache_folder(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("DARE_BENCH_CACHE", raising=False)
     monkeypatch.setenv("XDG_CACHE_HOME", "/x")
-    assert fingerprint.cache_dir() == Path("/x/dare-bench")
+    assert cache_dir() == Path("/x/dare-bench")
     monkeypatch.delenv("XDG_CACHE_HOME")
     monkeypatch.setenv("HOME", "/h")
-    assert fingerprint.cache_dir() == Path("/h/.cache/dare-bench")
+    assert cache_dir() == Path("/h/.cache/dare-bench")
     monkeypatch.setattr(Path, "home", lambda: (_ for _ in ()).throw(RuntimeError("no home")))
-    assert fingerprint.cache_dir().name == f"dare-bench-{os.getuid()}"
+    assert cache_dir().name == f"dare-bench-{os.getuid()}"
 
 
 def test_weights_replaced_in_a_hub_snapshot_are_another_checkpoint(checkpoint: Path, tmp_path: Path) -> None:

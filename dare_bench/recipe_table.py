@@ -17,8 +17,9 @@ from dare_bench.registry import registry
 
 HEAD = """# Published scores and their recipes
 
-Made by `dare-bench ls recipes --markdown`. One table for each source: every score of our checkpoints that stands there,
-with its recipe and how much of its settings is recorded, or why there is none ([what the words mean](recipes.md)).
+Made by `dare-bench ls recipes --markdown`. Each source has one table of its scores of the supported checkpoints. A
+score has a recipe, with how completely its settings are recorded ([terms](recipes.md#fields)), or the reason why there
+is none.
 """
 
 

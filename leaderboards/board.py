@@ -38,7 +38,7 @@ class Board(BaseModel):
 
     ``rank_by``: "mean" of all columns, "none", one of the tasks, or "auto": the mean if at least half of the rows have
     all tasks, otherwise the task that most rows have. ``rows``: "checkpoint" combines runs of one checkpoint with the
-    same settings and different tasks into one row, "run" gives each run its own row.
+    same settings and different tasks into one row, "run" gives each run a separate row.
     """
 
     model_config = ConfigDict(extra="forbid", frozen=True)

@@ -34,7 +34,7 @@ BADGES = {
     "rescored": ("re-scored", "The recorded answers of another run, scored again."),
     "unsafe": (
         "sandbox not required",
-        "--unsafe-no-sandbox was given: generated code and scorers may have run with the user's own rights.",
+        "--unsafe-no-sandbox was given: generated code and scorers may have run with the user's rights.",
     ),
     "stale": ("other task version", "Templates, filters or scorer differ from those of the newest complete run."),
     "prompts": ("other prompts", "Examples, chat template or data differ from those of most complete runs."),
@@ -129,7 +129,7 @@ class BoardRow:
 
 def group_rows(entries: Sequence[BoardEntry], one_run_per_row: bool) -> list[list[BoardEntry]]:
     """Group runs into rows: runs of one checkpoint on one machine with the same settings (or of one suite, or of
-    recipes, whose tasks have their own settings) and with no task in common."""
+    recipes, whose tasks have different settings) and with no task in common."""
     rows: list[list[BoardEntry]] = []
     for entry in sorted(entries, key=_precedence):
         for row in () if one_run_per_row or entry.status == "running" else rows:

@@ -99,7 +99,7 @@ def _check(out: Path) -> None:
     index = out / "index.html"
     is_site = (out / MANIFEST).exists() or (out / NOTED).exists() or not index.is_file()
     if not is_site and b'content="dare-bench"' not in index.read_bytes():
-        raise UsageError(f"{index} exists and is not a page of dare-bench; give another folder for the site")
+        raise UsageError(f"{index} exists and was not written by dare-bench; give another folder for the site")
 
 
 def _write(site: Site, context: Context, report: SiteReport, progress: Callable[[int, int], None] | None) -> None:

@@ -110,7 +110,7 @@ def _matrix(site: Site, view: BoardView, place: dict[int, int]) -> ComparisonMat
             cells = [(first.cells[at], rows[j].cells[at]) for at in ranked]
             deltas[i, j] = _deltas(site, cells, place)
     heads = [(row.name.text, row.settings, row.main.page) for row in rows]
-    p = pair_p(site, view.board.title, rows, ranked) if len(ranked) > 1 else {}  # one task: each pair's own test
+    p = pair_p(site, view.board.title, rows, ranked) if len(ranked) > 1 else {}  # one task: each pair's test
     return ComparisonMatrix(view.board.title, ranked_by, heads, deltas, p)
 
 

@@ -102,7 +102,7 @@ class BoardEntry:
         return next((score for score in self.scores if score.task == task and score.key == key), None)
 
     def nfe_per_request(self, task: str) -> tuple[float | None, bool]:
-        """Forward passes per request, and whether they are the task's own: older runs of several tasks recorded only
+        """Forward passes per request, and whether they are those of the task: older runs of several tasks recorded only
         the sum over all tasks."""
         if task in self.task_nfe:
             return self.task_nfe[task], True
@@ -138,7 +138,7 @@ class RunScore:
 
 def _sizes(names: Iterable[str]) -> list[str]:
     """The decoding fields that set lengths and numbers of steps, lengths first. They are always shown, since tasks set
-    them too; each family has its own names for them."""
+    them too; each family has other names for them."""
     sizes = [name for name in names if name.endswith(("_length", "steps")) and not name.startswith("max_")]
     return sorted(sizes, key=lambda name: (name != "gen_length", not name.endswith("_length")))
 

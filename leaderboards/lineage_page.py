@@ -89,7 +89,7 @@ class _TreeBuilder:
         self._usual = {task: usual_settings(root, task) for task in tasks}
 
     def tree(self, place: str) -> dict[str, Any]:
-        """The tree; ``scores`` are the base's own, empty if it was not evaluated."""
+        """The tree; ``scores`` are those of the base, empty if it was not evaluated."""
         root, nodes = self.root, [self.root, *self.root.below()]
         scored = [(node, task, lines) for node in nodes for task in self.tasks if (lines := self._lines(node, task))]
         forwards = list[dict[str, Any]]()

@@ -73,7 +73,7 @@ def tone(verdict: ComparisonVerdict) -> Tone:
 
 
 def _percent(value: float | None, score: Score | None = None) -> str:
-    """A share in percent; with a ``score`` that is not a share, the value in its own unit."""
+    """A share in percent; with a ``score`` that is not a share, the value in its unit."""
     return short_number(value, score is None or score.is_share)
 
 

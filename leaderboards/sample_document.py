@@ -19,10 +19,10 @@ from dare_bench.runs.text import one_line
 
 ANSWERS = 32
 MOST = SimpleNamespace(answers=ANSWERS, choices=100, prompts=4, filters=20, metrics=30)
-"""Shown of one document at most; the rest is in the run's own files, and the page says so."""
+"""Shown of one document at most; the rest is in the run's files, and the page says so."""
 _FIELDS = 20
 _WIDE = 600
-"""Number of characters from which a prompt has a line of its own."""
+"""Number of characters from which a prompt has a separate line."""
 _READ = ("matched", "ambiguous")
 
 
@@ -39,7 +39,7 @@ class PageBudget:
         return Markup(text)
 
     def block(self, value: str, limit: int = TEXT_LIMIT) -> Markup:
-        """A text in a box. HTML ignores the line break after the tag; without it, the text's own would be lost."""
+        """A text in a box. HTML ignores the line break after the tag; without it, the text's first would be lost."""
         if not value:
             return Markup('<p class="text empty">empty</p>')
         long = ' long" tabindex="0' if len(value) > 1200 or value.count("\n") > 14 else ""

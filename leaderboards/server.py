@@ -13,7 +13,7 @@ from typing import Any
 
 _ADDRESS = "127.0.0.1"
 _HOST = re.compile(r"(127\.0\.0\.1|localhost|\[::1\])(:\d{1,5})?", re.IGNORECASE)
-"""This machine in a request. Another site can give a name of its own this address, and its scripts could then read what
+"""This machine in a request. Another site can give one of its names this address, and its scripts could then read what
 is served under that name."""
 
 

@@ -125,7 +125,7 @@ class Site:
     def finish(self) -> None:
         """Remove files that only an earlier build wrote, then write the list of files.
 
-        Only names in the earlier build's own list are removed, and only below the site's folder.
+        Only names in the earlier build's list are removed, and only below the site's folder.
         """
         kept = set(self.files)
         inside = self.out.resolve()

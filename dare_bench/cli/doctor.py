@@ -41,7 +41,7 @@ class Finding:
 
 
 def doctor(
-    model: Annotated[str | None, typer.Option(help="Checkpoint: tell where --device auto puts its layers.")] = None,
+    model: Annotated[str | None, typer.Option(help="Checkpoint: show where --device auto puts its layers.")] = None,
     family: Annotated[str | None, typer.Option(help="Its family, if config.json does not identify it.")] = None,
     dtype: Annotated[str | None, typer.Option(help="Its dtype: float32, bfloat16, ...")] = None,
     quantize: Annotated[str | None, typer.Option(help="Its matrices in int8 or int4.")] = None,
@@ -69,7 +69,7 @@ def doctor(
     With --roofline it also measures the rates of a matrix product and of a copy, runs one denoising forward pass
     with random weights, and prints its share of the speed that these rates allow.
 
-    With --model, tell instead where the layers of a checkpoint would go with --device auto, without its weights, which
+    With --model, print instead where the layers of a checkpoint would go with --device auto, without its weights, which
     are not fetched from the hub. With --max-memory, the plan is for other devices than this machine's.
 
     Example: dare-bench doctor --model inclusionAI/LLaDA2.0-flash --max-memory 0=126GB,1=126GB
@@ -126,7 +126,7 @@ def links(folder: Path) -> Iterator[Finding]:
 
 
 def extras() -> Iterator[Finding]:
-    """Which extras are complete, by the package's own requirements."""
+    """Which extras are complete, by the package's requirements."""
     from packaging.requirements import Requirement
 
     try:
@@ -148,7 +148,7 @@ def extras() -> Iterator[Finding]:
         else:
             remedy = f"pip install '.[{extra_name}]' in the clone" if extra_name else "pip install . in the clone"
             if extra_name in _APART:
-                remedy = f"pip install '.[eval,{extra_name}]' in the clone, in its own environment (docs/engines.md)"
+                remedy = f"pip install '.[eval,{extra_name}]' in the clone, in a separate environment (docs/engines.md)"
             yield Finding(name, "note" if extra_name else "bad", f"{', '.join(missing)}; {remedy}")
 
 

@@ -1,6 +1,6 @@
 """``dare-bench eval``: evaluate a checkpoint. The last line on stdout is the path of the results file.
 
-Its flags are the fields of :class:`RunSpec`, and the decoding fields that have their own flags.
+Its flags are the fields of :class:`RunSpec`, and the decoding fields that have flags.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ _FLAGS = {
     "log_samples": ("--log-samples/--no-log-samples", "-s/ "),
     "unsafe_no_sandbox": ("--unsafe-no-sandbox",),
 }
-"""Flags of the fields that have more than their own name, or another one."""
+"""Flags of the fields that have another name, or several."""
 _TEXT = frozenset({"max_rows", "apply_chat_template"})
 """Fields that also accept text: ``auto``, the name of a template."""
 _MORE: Mapping[str, dict[str, Any]] = {

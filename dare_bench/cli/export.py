@@ -120,7 +120,7 @@ def hub(
         )
     run_name = opened.run_id if opened.is_external else opened.path.resolve().name
     folder = Path(output) if output is not None else Path("hub") / run_name
-    # A card without the repository's own text would take that text's place there, so only a given one is ever sent.
+    # A card without the repository's text would take that text's place there, so only a given one is ever sent.
     card = Path(readme) if readme is not None else folder / CARD
     name = visible((repo_id or opened.model).rpartition("/")[2])
     files = {result.path: entry_file(result, source_url) for result in results}
@@ -144,9 +144,7 @@ def hub(
         for path in sent:
             echo_error(f"  {path}")
     if readme is None:
-        echo_error(
-            f"{CARD} contains only the scores and is not pushed; give the repository's own card with --readme FILE"
-        )
+        echo_error(f"{CARD} contains only the scores and is not pushed; give the repository's card with --readme FILE")
     echo(folder)
 
 

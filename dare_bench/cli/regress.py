@@ -59,7 +59,7 @@ def regress(
     junit: Annotated[str | None, typer.Option(metavar="FILE", help="Also write a JUnit XML file.")] = None,
     markdown: Annotated[str | None, typer.Option(metavar="FILE", help="Also write a Markdown file.")] = None,
     any_program: Annotated[
-        bool, typer.Option("--any-program", help="Also accept answers that a different version of the code gave.")
+        bool, typer.Option("--any-program", help="Also accept answers of a different version of the code.")
     ] = False,
     docs: Annotated[int, typer.Option(min=0, help="Number of differing documents to print.")] = 20,
     json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,

@@ -19,8 +19,8 @@ if TYPE_CHECKING:
 
 MAKE_ONE = "make one with: dare-bench eval --model tiny-llada --tasks dare_sudoku"
 
-RUNS_HELP = "Run directories, folders of them, or results of lm-eval's or OpenCompass's own command."
-RUN_HELP = "A run directory, or one result of lm-eval's or OpenCompass's own command."
+RUNS_HELP = "Run directories, folders of them, or results of the commands of lm-eval or OpenCompass."
+RUN_HELP = "A run directory, or one result of the command of lm-eval or OpenCompass."
 
 
 def run_path(name: str) -> Path:

@@ -34,7 +34,7 @@ def sweep(
     executor: Annotated[str | None, typer.Option(help="Where nodes run: local, devices or ray.")] = None,
     devices: Annotated[
         int,
-        typer.Option(min=1, help="Number of nodes that run at the same time, each on its own device (or CPU process)."),
+        typer.Option(min=1, help="Number of nodes that run at the same time, each on one device (or CPU process)."),
     ] = 1,
     device: Annotated[str | None, typer.Option(help="cpu, cuda, ...")] = None,
     ray_address: Annotated[str | None, typer.Option(help="Ray cluster, host:port (default: RAY_ADDRESS).")] = None,

@@ -185,7 +185,7 @@ def settings(method: str, options: Mapping[str, FieldInfo], flags: Mapping[str, 
     """The arguments of ``dare_bench.train``, from flags and the YAML file of ``--config``.
 
     Args:
-        options: the method's own settings.
+        options: the method's settings.
 
     Raises:
         UsageError: an unknown key, another method in the file, a setting given twice, a missing setting.

@@ -1,4 +1,4 @@
-"""Harnesses that own prompts and scoring: their tasks in, their scores out; nothing else in the program knows them."""
+"""Harnesses provide prompts and scoring: their tasks in, their scores out; nothing else in the program knows them."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ REWARDS = {
     "mbpp": _CODE,
 }
 """(module, description) of rewards by name, the ``data_source`` or ``extra_info.task`` of a row; some benchmarks share
-one. A module has the reward, a function of its own name, and ``check`` if the reward has requirements."""
+one. A module has the reward, a function of the same name, and ``check`` if the reward has requirements."""
 REQUIRING = ("formula", "program")
 """Modules of rewards that need a sandbox."""
 

@@ -1,4 +1,4 @@
-"""Running generated code: isolated by bubblewrap, else by namespaces of our own, else not at all.
+"""Running generated code: isolated by bubblewrap, else by namespaces, else not at all.
 
 ``run_tests`` runs one solution against its tests; ``Pool`` runs many at once. docs/sandbox.md lists what
 is and what is not prevented.

@@ -112,7 +112,7 @@ def other_user() -> int:
 
 
 def _is_mapped(user: int) -> bool:
-    """Does this user exist in our own user namespace? A container may map few."""
+    """Does this user exist in our user namespace? A container may map few."""
     ranges = (map(int, line.split()) for line in Path("/proc/self/uid_map").read_text().splitlines())
     return any(first <= user < first + count for first, _, count in ranges)
 

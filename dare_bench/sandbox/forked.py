@@ -85,7 +85,7 @@ def enclose(tree: Tree, environment: Mapping[str, str]) -> None:
 
 
 def _wait_outside(child: int, parent: int) -> NoReturn:
-    """Exit with the status of the first process inside, and kill it when our parent has ended. (The kernel's own signal
+    """Exit with the status of the first process inside, and kill it when our parent has ended. (The kernel's signal
     for that comes when the thread that forked us ends, although its process continues.)"""
     while os.getppid() == parent:
         pid, status = os.waitpid(child, os.WNOHANG)

@@ -27,7 +27,7 @@ def run_tests(
         tests: Python source; it passes by running to its end.
         timeout: seconds of wall time, without the start of the sandbox.
         memory_mb: address space of each process, and memory of all together.
-        unsafe: if no isolation works, run with limits and the caller's own rights instead of refusing.
+        unsafe: if no isolation works, run with limits and the caller's rights instead of refusing.
 
     Raises:
         UsageError: a timeout that is not positive, or less memory than Python starts with.

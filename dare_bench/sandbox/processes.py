@@ -41,7 +41,7 @@ def memory_over(pid: int, limit_mb: int) -> bool:
 
 
 def files_over(pid: int, limit: int) -> bool:
-    """Have the descendants of ``pid``, in a file tree of their own, more than ``limit`` files in its ``/tmp`` or
+    """Have the descendants of ``pid``, in a separate file tree, more than ``limit`` files in its ``/tmp`` or
     ``/dev/shm``? False if /proc does not say, as to root in a container without CAP_SYS_PTRACE."""
     for inside in below(pid)[:1]:
         with suppress(OSError):

@@ -142,7 +142,7 @@ def _new(name: str, node: list[Any]) -> Any:
 
 
 def _match(pattern: Any, flags: int, text: Any, start: int, end: int) -> Any:
-    """A match of the reader's own search."""
+    """A match of the reader's search."""
     import re
 
     compiled = re.compile(pattern, flags)

@@ -23,7 +23,7 @@ def main(channel: int, control: int) -> None:
 
     def perform(operation: str, target: Any, *operands: Any) -> Any:
         if not peer.exported(target):
-            raise AttributeError("the solution asks for something that the tests have not given it")
+            raise AttributeError("the solution requests an object that the tests did not pass")
         return operate(operation, target, *operands)
 
     peer = Peer(channel, "tests", perform, judge.lost, stand_in(judge))
@@ -85,11 +85,11 @@ class SolutionNames(dict):  # type: ignore[type-arg]  # there is no Any at run t
 
 
 def stand_in(judge: Judge) -> type[StandIn]:
-    """The class that represents objects of the solution's own classes in tests. Comparing one would let the solution
+    """The class that represents objects of the solution's classes in tests. Comparing one would let the solution
     decide whether it is right, so that ends the run."""
 
     def refuse(self: Any, *_: Any) -> NoReturn:
-        judge.end("failed", "TypeError: the tests compare an object that is not of one of Python's own types")
+        judge.end("failed", "TypeError: the tests compare an object that is not of a built-in type")
 
     compared = ("eq", "ne", "lt", "le", "gt", "ge", "bool", "instancecheck", "subclasscheck")
     methods = {f"__{name}__": refuse for name in compared}
@@ -98,7 +98,7 @@ def stand_in(judge: Judge) -> type[StandIn]:
 
 def operate(operation: str, target: Any, *operands: Any) -> Any:
     """An operation of the solution on an object from the tests: it may call and iterate, and use the public attributes
-    of objects of the tests' own classes. Attributes of other objects give access to everything."""
+    of objects of classes that the tests define. Attributes of other objects give access to everything."""
     if operation in ("get", "set") and (type(target).__module__ != "tests" or str(operands[0])[:1] == "_"):
         raise AttributeError(f"{operands[0]!r} of an object of the tests cannot be used by the solution")
     return OPERATIONS[operation](target, *operands)

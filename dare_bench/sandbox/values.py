@@ -42,7 +42,7 @@ _OTHERS = {"int", "float", "str", "bytes", "ellipsis", "BaseException", "type", 
 _KINDS = {*SEQUENCES, *SHELLS, *PARTS, *_OTHERS, "numpy.generic"}
 _COMMON = {id(kind): kind for kind in (list, tuple, dict, set)}  # by id: a class may be unhashable
 NUMBERS = "biufcmMSU"  # numpy's types without references to objects
-# Modules whose functions are the reader's own: the tests of a document may rely on what a solution imports. None of
+# Modules whose functions are those of the reader: the tests of a document may rely on what a solution imports. None of
 # them loads, stores or evaluates anything.
 LIBRARY = frozenset(
     {
@@ -71,7 +71,7 @@ def base_of(value: Any) -> tuple[str, Any]:
 
 
 def plain_type(name: str) -> Any:
-    """The reader's own class of that name: a built-in one, or one of the types listed here."""
+    """The reader's class of that name: a built-in one, or one of the types listed here."""
     module, _, kind = name.rpartition(".")
     class_ = getattr(import_module(module or "builtins"), kind) if not module or name in _KINDS else None
     if not isinstance(class_, type):

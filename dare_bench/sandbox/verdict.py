@@ -11,7 +11,7 @@ Status = Literal["passed", "failed", "timeout", "crashed", "refused"]
 
 InstallHint: Final = (
     "install bubblewrap (apt-get install bubblewrap, dnf install bubblewrap) or allow user namespaces; "
-    "--unsafe-no-sandbox runs generated code with your own rights"
+    "--unsafe-no-sandbox runs generated code with your rights"
 )
 """What to do if no isolation works; the end of an error message."""
 

@@ -1,8 +1,8 @@
-"""The files in a sandbox: the system's programs and libraries, this Python, packages, a /tmp of its own.
+"""The files in a sandbox: the system's programs and libraries, this Python, packages, a private /tmp.
 
 Both levels build the same tree from these entries. Every path is the same as outside, so that symbolic links and
 compiled-in prefixes work; a path that is not listed does not exist inside. There is no /proc: answers do not need it,
-and without it a process cannot list descriptors or access its own memory by name.
+and without it a process cannot list descriptors or access its memory by name.
 """
 
 from __future__ import annotations
@@ -74,7 +74,7 @@ def tree_with(folders: Iterable[str], scratch: Iterable[str], tmp_mb: int) -> tu
 
 
 def _machine(tmp_mb: int) -> list[ViewEntry]:
-    """The system's programs and libraries, this Python's own, devices, and empty folders to write to."""
+    """The system's programs and libraries, those of this Python, devices, and empty folders to write to."""
     entries = [ViewEntry("tmp", "/tmp", str(tmp_mb)), ViewEntry("tmp", "/dev/shm", str(_SHARED_MEMORY_MB))]
     entries += [ViewEntry("device", f"/dev/{name}") for name in _DEVICES if Path("/dev", name).exists()]
     # Programs and library of this Python. Not its whole prefix: pip keeps checkouts in ``src`` there.

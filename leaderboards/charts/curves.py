@@ -25,7 +25,7 @@ _BANDS = 4
 class CurvePoint:
     """A checkpoint's score ``y`` (interval ``lo`` to ``hi``) after ``x`` training steps; ``href`` is its run's page.
 
-    In the mark's name ``place`` says what x is (default: ``step x``), and ``detail`` has a line of its own.
+    In the mark's name ``place`` says what x is (default: ``step x``), and ``detail`` has a separate line.
     """
 
     x: float

@@ -213,7 +213,7 @@ def test_one_build_at_a_time_has_the_folder(built: tuple[Path, Path]) -> None:
 def test_a_page_of_somebody_else_is_not_written_over(tmp_path: Path) -> None:
     make_run(tmp_path / "runs", "r", n_docs=2)
     (tmp_path / "index.html").write_text("<p>My own page.")
-    with pytest.raises(UsageError, match="exists and is not a page of dare-bench"):
+    with pytest.raises(UsageError, match="exists and was not written by dare-bench"):
         build(tmp_path / "runs", tmp_path)
     assert (tmp_path / "index.html").read_text() == "<p>My own page."
 

@@ -52,7 +52,7 @@ def origin(data_set: Any) -> str | None:
 
 def _refuse_script(_: bool | None, name: str) -> bool:
     raise DataError(
-        f"data set {name!r} is loaded by a script of its own, which dare-bench never runs; convert it to JSON, CSV"
+        f"data set {name!r} is loaded by a script, which dare-bench never runs; convert it to JSON, CSV"
         " or Parquet files and name them in a manifest (--data-dir)"
     )
 
@@ -70,13 +70,13 @@ def _data_set(find: Callable[..., Any], path: str, *args: Any, **named: Any) -> 
         reason = why_offline(error) or error_line(error)
         raise DataError(
             f"data set {path!r} cannot be loaded from the hub ({reason}), and the folder of that name here is not "
-            f"taken for it: list its files in a manifest (--data-dir), or write ./{path} in a task of your own"
+            f"taken for it: list its files in a manifest (--data-dir), or write ./{path} in your task"
         ) from error
 
 
 def _metric(find: Callable[..., Any], path: str, *args: Any, **named: Any) -> Any:
     """``evaluate.loading.evaluation_module_factory``, which would run a script of the current folder or the hub."""
-    if not Path(path).is_absolute():  # OpenCompass gives the path of a file of its own
+    if not Path(path).is_absolute():  # OpenCompass gives the path of one of its files
         raise DataError(
             f"metric {path!r} of the evaluate library is a script, of the hub or of a folder, which dare-bench never"
             " runs; leave out the task"

@@ -1,7 +1,7 @@
 """Running generated code for both harnesses: the pool that starts tests while generation continues, and the replacement
 of evaluate's ``code_eval`` metric. All of it runs in :mod:`dare_bench.sandbox`.
 
-evaluate's own metric downloads its code from the hub and runs answers in a forked process without isolation. Scorers
+evaluate's metric downloads its code from the hub and runs answers in a forked process without isolation. Scorers
 written for it call :class:`CodeEval` instead. Scorers keep that object once imported, so :func:`calls` sets what a call
 does: which sandbox it uses, and whether it waits.
 """
@@ -148,7 +148,7 @@ def calls(
 class CodeEval:
     """Replaces evaluate's ``code_eval``: same call, same result, but in the sandbox.
 
-    Outside of :func:`calls` it runs in a sandbox of its own, and refuses if there is none.
+    Outside of :func:`calls` it runs in a separate sandbox, and refuses if there is none.
     """
 
     name = "code_eval"

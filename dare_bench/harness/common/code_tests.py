@@ -24,7 +24,7 @@ def with_setup(doc: Any, tests: str) -> str:
 
 def built_ins_line(doc: Any) -> str:
     """The line that declares which built-in name a document (MBPP's 126: ``sum``) expects the solution to define;
-    usually empty. In tests all other names of built-ins are Python's own, whatever a solution defines."""
+    usually empty. In tests all other names of built-ins are Python's, whatever a solution defines."""
     if not isinstance(doc, Mapping):
         return ""
     defined = re.findall(r"^def (\w+)", str(doc.get("code")), re.MULTILINE)

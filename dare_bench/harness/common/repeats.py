@@ -2,7 +2,7 @@
 become one result.
 
 The unit of a score remains the document: its value is the mean over its repeats, and standard errors come from these
-means (clustered by document), since repeats of one document are no independent samples of the task.
+means (clustered by document), since repeats of one document are not independent samples of the task.
 """
 
 from __future__ import annotations
@@ -120,13 +120,13 @@ class _Task:
         self.row |= {f"{metric},{filter_name}": score, f"{metric}_stderr,{filter_name}": error}
 
     def _pass_at_k(self, metric: str, filter_name: str, *, is_only: bool) -> None:
-        """Add pass@k under the metric's own name, or as plain ``pass@k`` if no other metric could be meant."""
+        """Add pass@k under the metric's name, or as plain ``pass@k`` if no other metric could be meant."""
         if self._better.get(metric) is False:
             return
         for k in sizes(len(self._rows)):
             title = f"pass@{k}" if is_only or metric == "pass@1" else f"{metric}_pass@{k}"
             if f"{title},{filter_name}" in self.row:
-                continue  # the task has it from its own answers, or it is the metric itself
+                continue  # the task has it from its answers, or it is the metric itself
             estimates = []
             for line, values in self._values(metric, filter_name):
                 if len(values) >= k:

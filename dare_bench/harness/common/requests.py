@@ -232,7 +232,7 @@ def no_likelihoods(engine: str, task: str) -> UsageError:
 def undefined(task: str, request_type: str) -> UsageError:
     """The refusal of a task because of its type of request."""
     return UsageError(
-        f"task {task!r} asks for {request_type}, which a masked diffusion model does not define (it has no probability"
+        f"task {task!r} needs {request_type}, which a masked diffusion model does not define (it has no probability"
         " of a text from left to right): leave the task out"
     )
 

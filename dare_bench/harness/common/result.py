@@ -8,7 +8,7 @@ from typing import Any
 
 @dataclass
 class HarnessResult:
-    """Scores and samples, in the harness's own names and keys; all of it is plain JSON.
+    """Scores and samples, in the harness's names and keys; all of it is plain JSON.
 
     ``results``: lm-eval's dictionary without ``samples``. ``samples``: per task, lm-eval's logged samples (one per
     document and filter; ``doc_id`` is the document's index in the whole data set); ``_answers`` in a row lists what is

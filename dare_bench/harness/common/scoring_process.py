@@ -26,7 +26,7 @@ from dare_bench.sandbox.forked import SandboxView, is_enclosed, why_not_enclosed
 from dare_bench.types import Request
 
 ITEM_SECONDS = 40.0
-"""Limit for one answer. lm-eval's own limits add up to 35 s (5 s each: one simplification, two parses, and four
+"""Limit for one answer. lm-eval's limits add up to 35 s (5 s each: one simplification, two parses, and four
 comparisons), so whatever ends by itself under lm-eval ends here too, with the same score."""
 _START_SECONDS = 600.0
 _ERRORS = {kind.__name__: kind for kind in (DareError, DataError, UsageError)}
@@ -75,13 +75,13 @@ def unprotected() -> list[str]:
     """A note for the result if answers were scored outside of a sandbox."""
     if (reason := why_not_enclosed()) is None:
         return []
-    return [f"answers were scored with the user's own rights: no sandbox works here ({reason})"]
+    return [f"answers were scored with the user's rights: no sandbox works here ({reason})"]
 
 
 def worker(functions: Mapping[str, Callable[..., Any]], folders: Iterable[str | None] = ()) -> WorkerProcess:
     """A worker process for harness code that processes answers, each call within :data:`ITEM_SECONDS` by default.
 
-    In a sandbox, if one works and this is not in one already; otherwise with our own rights (:func:`check_scoring` has
+    In a sandbox, if one works and this is not in one already; otherwise with our rights (:func:`check_scoring` has
     refused the tasks for which that is unsafe).
 
     Args:
@@ -133,7 +133,7 @@ def score(
     except ValidationError as error:
         raise DataError(f"the scoring process sent no result: {one_line(error, 'it')[:500]}") from error
     if others := {*result.samples, *result.fingerprints} - {request.task for request in requests}:
-        raise DataError(f"the scoring process sent a result of {min(others)[:80]!r}, which was not asked for")
+        raise DataError(f"the scoring process sent a result of {min(others)[:80]!r}, which was not requested")
     return result
 
 

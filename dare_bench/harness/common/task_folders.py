@@ -1,4 +1,4 @@
-"""Folders with task files: an installed harness's own, and those of ``--include-path``."""
+"""Folders with task files: those of an installed harness, and those of ``--include-path``."""
 
 from __future__ import annotations
 

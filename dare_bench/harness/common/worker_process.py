@@ -223,7 +223,7 @@ def _kill(pid: int, pipe: Connection, parent: int, sandboxed: bool) -> None:
             return
         _kill_group(pid)
         with contextlib.suppress(ProcessLookupError):
-            os.kill(pid, signal.SIGKILL)  # for a process that had no group of its own yet
+            os.kill(pid, signal.SIGKILL)  # for a process that had no separate group yet
         os.waitpid(pid, 0)
 
 

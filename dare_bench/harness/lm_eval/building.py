@@ -1,4 +1,4 @@
-"""Builds every request of lm-eval's tasks by the tasks' own methods, with the settings that lm-eval's
+"""Builds every request of lm-eval's tasks by the tasks' methods, with the settings that lm-eval's
 ``simple_evaluate`` sets before it calls the model."""
 
 from __future__ import annotations

@@ -24,7 +24,7 @@ _BROKEN, _FIXED = "_poly(*candidate(*inp), inp)", "_poly(*inp, candidate(*inp))"
 
 class CodeScoring:
     """The code tasks of a run, their scorers wrapped; ``documents`` by task. ``notes`` list the differences from
-    lm-eval's own tests (see :func:`adapted`).
+    lm-eval's tests (see :func:`adapted`).
     """
 
     def __init__(self, runner: CodeRunner, documents: Mapping[str, TaskDocuments]) -> None:

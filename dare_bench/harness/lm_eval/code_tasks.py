@@ -135,7 +135,7 @@ def refuse_unknown_code(marked: Iterable[str], known: Collection[str]) -> None:
         CodeTaskError: one is not (a task written inside a group's file, or changed between check and load).
     """
     unknown = [name for name in marked if name not in known]
-    _refuse(dict.fromkeys(unknown, "marked unsafe_code inside a group's file: give it a file of its own"))
+    _refuse(dict.fromkeys(unknown, "marked unsafe_code inside a group's file: give it a separate file"))
 
 
 def _refuse(reasons: dict[str, str]) -> None:

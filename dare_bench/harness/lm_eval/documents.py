@@ -32,7 +32,7 @@ class TaskDocuments:
 
     Args:
         samples: document numbers of ``--samples`` for this task, in any order.
-        repeats: how often each of the task's own answers is requested (``--repeats``).
+        repeats: how often each of the task's answers is requested (``--repeats``).
 
     Raises:
         UsageError: a number is not in the data set.

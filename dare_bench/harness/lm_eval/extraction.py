@@ -1,4 +1,4 @@
-"""Did lm-eval extract an answer from each response, as the task's own filters report it?"""
+"""Did lm-eval extract an answer from each response, as the task's filters report it?"""
 
 from __future__ import annotations
 

@@ -25,7 +25,7 @@ class AnsweringLM(LM):
 
     Args:
         answer: returns one sample with an answer for each of lm-eval's instances, in their order. ``dare-bench eval``
-            passes :func:`sample_lookup`, lm-eval's own command the engine's queue (:mod:`dare_bench.lm_eval`). None if
+            passes :func:`sample_lookup`, lm-eval's command the engine's queue (:mod:`dare_bench.lm_eval`). None if
             prompts are only rendered.
         template: the chat template's name, if ``--apply-chat-template`` gives one.
     """
@@ -86,7 +86,7 @@ class AnsweringLM(LM):
         }
 
     def chat_template(self, chat_template: bool | str = False) -> str | None:
-        """The template's own text, for the record; None without ``--apply-chat-template``."""
+        """The template's text, for the record; None without ``--apply-chat-template``."""
         if chat_template is False or chat_template is None or self._server_renders:
             return None
         return str(self.tokenizer.get_chat_template(self._template_name(chat_template)))

@@ -25,7 +25,7 @@ _IGNORED = (
 @contextlib.contextmanager
 def without_environment() -> Iterator[None]:
     """Inside, lm-eval does not describe the machine and the folder, for which it starts a dozen programs in the current
-    folder (``python -m pip``, ``git``); our results have a description of their own."""
+    folder (``python -m pip``, ``git``); our results have another description."""
     from lm_eval import evaluator
 
     def leave_out(results: dict[str, Any]) -> None:

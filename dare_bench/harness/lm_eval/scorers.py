@@ -34,7 +34,7 @@ metric by math-verify. A test compares this with the installed lm-eval."""
 
 
 def scorer_of(task: Any) -> Callable[..., Any] | None:
-    """The function that an lm-eval task scores with, if it has one of its own."""
+    """The custom scoring function of an lm-eval task, if it has one."""
     function = getattr(task.config, "process_results", None)
     if not callable(function):
         function = getattr(type(task), "process_results", None)
@@ -46,7 +46,7 @@ def scorer_of(task: Any) -> Callable[..., Any] | None:
 
 
 def is_mathematical(task: Any) -> bool:
-    """Does the task's scorer read or compare formulas? lm-eval's own by :data:`FORMULA_SCORERS`, others by the imports
+    """Does the task's scorer read or compare formulas? lm-eval's by :data:`FORMULA_SCORERS`, others by the imports
     of their module."""
     scorer = scorer_of(task) if getattr(task, "OUTPUT_TYPE", None) == "generate_until" else None
     if scorer is None:

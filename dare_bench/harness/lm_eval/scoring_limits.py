@@ -62,7 +62,7 @@ class _Filter:
 
 
 class LimitedScoring:
-    """Scores within limits and records which answers got no score of their own."""
+    """Scores within limits and records which answers got no score."""
 
     def __init__(self, tasks: Mapping[str, Any], seconds: float, answer_seconds: float, part: int) -> None:
         self._tasks, self._answer_seconds, self._part = tasks, answer_seconds, part
@@ -103,7 +103,7 @@ class LimitedScoring:
         return self.worker.seconds if name in self._formulas else self._answer_seconds
 
     def _wrong(self, name: str, doc: Any, count: int) -> dict[str, Any]:
-        """The score of an empty answer: the scorer's own metrics in their own shapes."""
+        """The score of an empty answer: the scorer's metrics in their shapes."""
         try:
             return dict(self._call(name, doc, [""] * count))
         except (ItemTimeout, ItemError):

@@ -1,6 +1,6 @@
 """lm-eval's tasks as a task source: lm-eval builds the prompts and scores the answers.
 
-The tasks' own methods build all requests of all tasks at once. When everything is answered, lm-eval scores the same
+The tasks' methods build all requests of all tasks at once. When everything is answered, lm-eval scores the same
 task objects (once for each of ``--repeats``), in a sandboxed process. Documents without an answer are left out, so a
 failed request is never scored as a wrong answer. Generated code runs in the sandbox, and starts while other answers are
 still being generated. lm-eval itself is imported when requests are built.
@@ -41,7 +41,7 @@ if TYPE_CHECKING:
     from dare_bench.harness.lm_eval.lm import AnsweringLM
 
 BOOTSTRAP = 1000
-"""Draws for the standard errors that lm-eval bootstraps (those of means are in closed form). lm-eval's own 100,000 take
+"""Draws for the standard errors that lm-eval bootstraps (those of means are in closed form). lm-eval's 100,000 take
 minutes for a corpus metric and change the third digit of the error."""
 SEED_NAMES = ("random_seed", "numpy_random_seed", "torch_random_seed", "fewshot_random_seed")
 _ADDRESS = re.compile(r" at 0x[0-9a-f]+(?=>)")
@@ -216,7 +216,7 @@ class LmEvalSource(TaskSource):
 
         loaded = self._tasks.load(self._names)
         if all(numbers is None for numbers in documents.values()):
-            limit, selected = self.spec.limit, self._samples()  # nothing is left out: the user's own settings
+            limit, selected = self.spec.limit, self._samples()  # nothing is left out: the user's settings
         else:
             limit, selected = None, {task: self._documents[task].select(d) for task, d in documents.items() if d != []}
         try:

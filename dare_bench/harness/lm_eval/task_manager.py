@@ -1,4 +1,4 @@
-"""lm-eval's task manager over our index: its own rules for groups, tags, includes and overrides, without its scan.
+"""lm-eval's task manager over our index: lm-eval's rules for groups, tags, includes and overrides, without its scan.
 
 Data sets are redirected while a task is built, and the task's settings are restored afterwards, so that results and
 fingerprints name the data set, never a path.

@@ -21,7 +21,7 @@ class _Sandbox(ImmutableSandboxedEnvironment):
         settings = inspect.signature(Environment).parameters
         super().__init__(**{name: value for name, value in vars(plain).items() if name in settings})
         self.filters, self.tests = plain.filters, plain.tests
-        self.globals = {**plain.globals, "range": self.globals["range"]}  # the sandbox's own has a limit
+        self.globals = {**plain.globals, "range": self.globals["range"]}  # that of the sandbox has a limit
 
 
 def sandbox_templates() -> None:

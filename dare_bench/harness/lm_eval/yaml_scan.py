@@ -1,6 +1,6 @@
 """The names that an lm-eval task folder defines, read as text.
 
-lm-eval's own index parses every YAML file, which takes nine seconds for its 14,000. Names and data sets need only eight
+lm-eval's index parses every YAML file, which takes nine seconds for its 14,000. Names and data sets need only eight
 top-level keys, so this finds those keys by pattern and ignores the rest. The rules are those of
 ``lm_eval.tasks._index``: files in order of their paths, the first of two equal names wins inside one folder, keys
 are inherited through ``include``, and a file that defines neither a task nor a group is a template.
@@ -91,7 +91,7 @@ class Scanner:
         self._seen: dict[str, dict[str, str]] = {}
 
     def keys(self, path: str, above: tuple[str, ...] = ()) -> dict[str, str]:
-        """Raw values of the eight keys in ``path``, with those of its includes (its own keys override).
+        """Raw values of the eight keys in ``path``, with those of its includes (which its keys override).
 
         Raises:
             DataError: the file or an included one cannot be read, files include each other in a cycle or too deep, or

@@ -169,7 +169,7 @@ class ConfigCatalog:
         raise unknown(KIND, name, self.entries)
 
     def load(self, config: RequestedConfig) -> list[dict[str, Any]]:
-        """The data-set configurations of ``config``, as OpenCompass's own ``build_dataset_from_cfg`` takes them.
+        """The data-set configurations of ``config``, as OpenCompass's ``build_dataset_from_cfg`` takes them.
 
         A data set that the file lists under two keys is taken once.
 

@@ -118,5 +118,5 @@ class DataSet:
             notes.append(f"data set {self.name!r} sets min_out_len={shortest}, which no sampler here supports: ignored")
         depths = self.cfg.get("k", 1)
         if self.repeats > 1 and max(depths if isinstance(depths, (list, tuple)) else [depths]) > 1:
-            notes.append(f"data set {self.name!r} asks for G-Pass@k (k={depths}): pass@k is given instead")
+            notes.append(f"data set {self.name!r} requests G-Pass@k (k={depths}): pass@k is reported instead")
         return notes

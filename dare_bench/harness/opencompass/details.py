@@ -21,7 +21,7 @@ Single = Callable[[int], Mapping[str, Any]]
 def by_document(result: Mapping[str, Any], count: int, single: Single | None) -> dict[str, list[float]]:
     """{metric: value of each document, in the unit of the total} for the metrics where that is known.
 
-    The first score's values are the evaluator's own verdicts, if it has them; all others come from scoring the
+    The first score's values are the evaluator's verdicts, if it has them; all others come from scoring the
     documents one by one.
     """
     totals = numbers(result)

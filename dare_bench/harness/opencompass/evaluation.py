@@ -1,4 +1,4 @@
-"""OpenCompass's own scoring of a data set: postprocessors and evaluator, in the order of its evaluation task."""
+"""OpenCompass's scoring of a data set: postprocessors and evaluator, in the order of its evaluation task."""
 
 from __future__ import annotations
 
@@ -101,7 +101,7 @@ class DataSetEvaluator:
 
     @cached_property
     def compares_formulas(self) -> bool:
-        """May one comparison not terminate? OpenCompass's own evaluators by :data:`FORMULA_EVALUATORS`, others by the
+        """May one comparison not terminate? OpenCompass's evaluators by :data:`FORMULA_EVALUATORS`, others by the
         imports of their module."""
         file, folder = Path(inspect.getfile(self.kind)), opencompass_folder().parents[1]
         if file.is_relative_to(folder):
@@ -117,7 +117,7 @@ class DataSetEvaluator:
         return all(getattr(self.kind, name, None) is getattr(AccEvaluator, name) for name in ("score", "_preprocess"))
 
     def evaluate(self, documents: Sequence[int], predictions: list[Any]) -> dict[str, Any]:
-        """The evaluator's own result, ``details`` included. A prediction that takes too long is noted, and
+        """The evaluator's result, ``details`` included. A prediction that takes too long is noted, and
         emptied in ``predictions``.
 
         Raises:

@@ -115,7 +115,7 @@ class Layout:
         before = {name: os.environ.pop(name) for name in (ROOT, _SOURCE) if name in os.environ}
         os.environ[ROOT] = str(root)
         if _SOURCE in before and (self.bench is None or root != self.root):
-            os.environ[_SOURCE] = before[_SOURCE]  # for our own files, a hub named there would be read instead
+            os.environ[_SOURCE] = before[_SOURCE]  # for our files, a hub named there would be read instead
         try:
             with replaced(module, download_dataset=_no_download) if offline else contextlib.nullcontext():
                 yield

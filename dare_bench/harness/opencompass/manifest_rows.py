@@ -1,4 +1,4 @@
-"""The data sets of a manifest folder as rows, for loaders that read files of their own format.
+"""The data sets of a manifest folder as rows, for loaders that read files of another format.
 
 :class:`~dare_bench.harness.common.local_data.LocalData` provides what lm-eval's tasks need; OpenCompass also needs
 splits that no lm-eval task names (MBPP's few-shot examples). They are matched among an entry's ``files`` by their stem:

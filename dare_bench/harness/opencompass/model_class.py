@@ -1,4 +1,4 @@
-"""Our models as a model class of OpenCompass, for its own command. Importing this module registers it."""
+"""Our models as a model class of OpenCompass, for its command. Importing this module registers it."""
 
 from __future__ import annotations
 
@@ -33,8 +33,8 @@ class DareBenchModel(BaseModel):
         max_rows: rows at a time; None lets the model choose. Results do not depend on it.
         seed: of the sampler's randomness. A text depends on seed and prompt alone; a repeated prompt gets other random
             numbers.
-        max_seq_len: reported to data sets; the model's own limit by default.
-        meta_template: OpenCompass's own text around the turns of a prompt.
+        max_seq_len: reported to data sets; the model's limit by default.
+        meta_template: OpenCompass's text around the turns of a prompt.
         opening: further fields of :func:`dare_bench.load` (``family``, ``dtype``, ``device``, ``mask_id``, ...).
 
     Raises:

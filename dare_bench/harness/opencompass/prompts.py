@@ -1,4 +1,4 @@
-"""Prompts of a data set, by OpenCompass's own templates, retrievers and parsers."""
+"""Prompts of a data set, by OpenCompass's templates, retrievers and parsers."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ class Prompter:
         self._parser = _get_meta_template(None) if chat else LMTemplateParser()
         if not chat and "raw_messages" in (getattr(t, "prompt_type", "") for t in (self._prompt, self._ice)):
             raise UsageError(
-                f"data set {self.abbr!r} is written as chat messages, which have no plain text of OpenCompass's own:"
+                f"data set {self.abbr!r} is written as chat messages, for which OpenCompass defines no plain text:"
                 " give --apply-chat-template"
             )
 

@@ -95,7 +95,7 @@ def _reason(config: Mapping[str, Any]) -> str | None:
     names = class_names(config["eval_cfg"]["evaluator"]["type"])
     if not runs_code(config):
         if names & _JUDGES or config["eval_cfg"]["evaluator"].get("url"):
-            return f"{evaluator} asks a second language model or a service to judge the answers, which is not done here"
+            return f"{evaluator} judges answers by a second language model or a service, which is not supported"
         if names & _RUN_CODE:
             return (
                 f"{evaluator} executes what the model wrote, and not in our sandbox (which has HumanEval, HumanEval+,"

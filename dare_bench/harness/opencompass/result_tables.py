@@ -30,7 +30,7 @@ class ResultTables:
         self._version = version
 
     def add(self, scorer: Scorer, repeats: Mapping[int, AnsweredDocuments]) -> None:
-        """Score a task: each repeat on its own, then all together."""
+        """Score a task: each repeat alone, then all together."""
         data, name = scorer.data, scorer.data.name
         scored = [scorer.score({d: _answer(pairs) for d, pairs in answered.items()}) for answered in repeats.values()]
         results = self.results

@@ -27,7 +27,7 @@ Answer = str | Sequence[Likelihood]
 @dataclass
 class RepeatScores:
     """One repeat's scores: ``totals`` and each document's ``values`` as fractions from 0 to 1, by metric; ``raw`` has
-    OpenCompass's own numbers; by document the value ``extracted`` from its answer and, if code ran or a comparison was
+    OpenCompass's numbers; by document the value ``extracted`` from its answer and, if code ran or a comparison was
     cut short, the verdict."""
 
     totals: dict[str, float] = field(default_factory=dict)

@@ -24,11 +24,11 @@ def check_flags(spec: RunSpec) -> None:
     """Refuse flags of lm-eval that have no meaning here."""
     if spec.num_fewshot is not None:
         raise UsageError(
-            f"--num-fewshot {spec.num_fewshot}: an OpenCompass config fixes its own examples; name another "
+            f"--num-fewshot {spec.num_fewshot}: an OpenCompass config fixes the examples; name another "
             "config of that data set (dare-bench ls tasks --harness opencompass lists them)"
         )
     if not spec.fewshot_as_multiturn:
-        raise UsageError("--fewshot-as-multiturn false: an OpenCompass config fixes its own turns; leave the flag out")
+        raise UsageError("--fewshot-as-multiturn false: an OpenCompass config fixes the turns; leave the flag out")
     if isinstance(spec.apply_chat_template, str):
         raise UsageError(
             f"--apply-chat-template {spec.apply_chat_template}: the opencompass harness takes the tokenizer's default"

@@ -89,7 +89,7 @@ def _ceval(bench: ManifestRows, out: Path) -> None:
 
 def _untagged(text: str) -> str:
     """WikiHow text without its tags ``[header]``, ``[step]``, ...; ``[title]`` ends a sentence. The published HellaSwag
-    prompts are made so (lm-eval and OpenCompass's own file agree)."""
+    prompts are made so (lm-eval and OpenCompass's file agree)."""
     return _TAGS.sub("", text.strip().replace(" [title]", ". ")).replace("  ", " ")
 
 
@@ -146,7 +146,7 @@ def _bbh(bench: ManifestRows, out: Path) -> None:
 
 
 def _aime_2024(bench: ManifestRows, out: Path) -> None:
-    rows = bench.rows(AIME_2024, "opencompass")  # OpenCompass's own wording, if the manifest has it
+    rows = bench.rows(AIME_2024, "opencompass")  # OpenCompass's wording, if the manifest has it
     if rows is None and (hub := bench.rows(AIME_2024, "train")) is not None:
         rows = [{"origin_prompt": row["Problem"], "gold_answer": str(row["Answer"])} for row in hub]
     _write_lines(out, rows)
@@ -215,9 +215,7 @@ def write(name: str, bench: ManifestRows, out: Path) -> None:
 def remarks(local: str, bench: ManifestRows) -> list[str]:
     """Notes for readers of the scores on the data behind a path such as ``data/aime.jsonl``."""
     if local == "data/aime.jsonl" and bench.has(*AIME_2024) and bench.rows(AIME_2024, "opencompass") is None:
-        return ["AIME 2024 has the wording of its hub data set, which differs a little from OpenCompass's own file"]
+        return ["AIME 2024 has the wording of its hub data set, which differs a little from OpenCompass's file"]
     if local == "data/hellaswag" and bench.rows(HELLASWAG, "opencompass_shots25") is not None:
-        return [
-            "HellaSwag's shots are the manifest's split opencompass_shots25, which may not be OpenCompass's own rows"
-        ]
+        return ["HellaSwag's shots are the manifest's split opencompass_shots25, which may not be OpenCompass's rows"]
     return []

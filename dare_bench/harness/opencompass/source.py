@@ -1,7 +1,7 @@
 """OpenCompass's data sets as a task source: OpenCompass builds the prompts and scores the answers.
 
 Every data set of every config of a run is built once, all their requests go into one queue, and each data set is scored
-by its own evaluator, in a sandboxed process. OpenCompass itself is imported when the configs are read.
+by its evaluator, in a sandboxed process. OpenCompass itself is imported when the configs are read.
 """
 
 from __future__ import annotations
@@ -188,7 +188,7 @@ class OpenCompassSource(TaskSource):
             )
 
     def _template(self) -> str | None:
-        """The chat template's own text, for the record; None for plain text."""
+        """The chat template's text, for the record; None for plain text."""
         if not self.spec.apply_chat_template:
             return None
         return str(self.model.tokenizer.get_chat_template()) if self.model.tokenizer is not None else None

@@ -23,7 +23,7 @@ SECONDS = 10.0
 class MathOptions(RewardOptions):
     """``scheme``: ``exact``, 1 for an equal formula; ``d1`` (arXiv 2504.12216), 2 for an equal formula, and 1 for
     ``\\boxed`` between answer tags, 0.75 for tags without it, 0.5 for ``\\boxed`` without tags, else 0.25.
-    ``unsafe_no_sandbox``: compare formulas with the user's own rights if no sandbox works."""
+    ``unsafe_no_sandbox``: compare formulas with the user's rights if no sandbox works."""
 
     scheme: Literal["exact", "d1"] = "exact"
     unsafe_no_sandbox: bool = False

@@ -12,7 +12,7 @@ from dare_bench.reward_parts import MAX_TEXT, RewardOptions, last_boxed, read_op
 from dare_bench.types import Reward, RewardPrompt
 
 MARK = "####"
-"""Precedes the number in GSM8K's own solutions."""
+"""Precedes the number in GSM8K's solutions."""
 NUMBER = re.compile(r"(?:(?<![\w.)])-)?\$?[0-9][0-9,]*(?:\.[0-9]+)?")
 MAX_NUMBER = 40
 """Characters of a number that is read."""

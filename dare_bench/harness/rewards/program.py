@@ -27,7 +27,7 @@ FUNCTION = re.compile(r"^(?:async )?def (\w+)", re.MULTILINE)
 
 class CodeOptions(PartialCredit):
     """``timeout``: seconds of wall time for the tests of one answer. ``unsafe_no_sandbox``: run programs with the
-    user's own rights if no sandbox works. The format of an answer is right if it has a fenced block."""
+    user's rights if no sandbox works. The format of an answer is right if it has a fenced block."""
 
     timeout: float = Field(TIMEOUT, gt=0, le=3600)
     unsafe_no_sandbox: bool = False

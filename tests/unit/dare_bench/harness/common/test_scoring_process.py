@@ -184,8 +184,8 @@ def test_errors_keep_their_kind() -> None:
     [
         ({"results": 5}, "sent no result: results=5"),
         ({"samples": [1]}, "sent no result: samples="),
-        ({"samples": {"other": []}}, "sent a result of 'other', which was not asked for"),
-        ({"fingerprints": {"other": "x"}}, "sent a result of 'other', which was not asked for"),
+        ({"samples": {"other": []}}, "sent a result of 'other', which was not requested"),
+        ({"fingerprints": {"other": "x"}}, "sent a result of 'other', which was not requested"),
     ],
 )
 def test_a_worker_that_is_taken_over_sends_what_a_result_may_hold(sent: dict[str, Any], said: str) -> None:
@@ -398,5 +398,5 @@ def test_where_nothing_isolates_such_tasks_are_refused(tmp_path: Path, monkeypat
     source = lm_eval_source(tmp_path, monkeypatch, lambda request: "3", unsafe_no_sandbox=True)
     result = source.run(answer_with(source.model))
     assert result.results["results"]["toy_evaluated"]["exact_match,none"] > 0
-    assert any("scored with the user's own rights" in note for note in result.notes)
+    assert any("scored with the user's rights" in note for note in result.notes)
     check_scoring(run_spec(model="toy", tasks="gsm8k"), {})  # what evaluates nothing is not refused

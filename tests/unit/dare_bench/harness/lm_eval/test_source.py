@@ -281,7 +281,7 @@ def test_is_greedy_is_asked_where_the_metric_reads_it(make: Make) -> None:
 
 
 def test_what_a_diffusion_model_does_not_define(make: Make) -> None:
-    with pytest.raises(UsageError, match="task 'toy_rolling' asks for loglikelihood_rolling"):
+    with pytest.raises(UsageError, match="task 'toy_rolling' needs loglikelihood_rolling"):
         make("toy_rolling").requests()
 
 

@@ -238,5 +238,5 @@ def test_a_task_that_cannot_be_answered_is_refused_by_its_file(tmp_path: Path) -
     index = TaskIndex([tmp_path])
     index.refuse_rolling(index.leaves(["my_answers"]))
     assert index.data_set(index.entries["my_perplexity"]) == ("nobody/nothing", None)
-    with pytest.raises(UsageError, match="'my_perplexity' asks for loglikelihood_rolling"):
+    with pytest.raises(UsageError, match="'my_perplexity' needs loglikelihood_rolling"):
         index.refuse_rolling(index.leaves(["my_answers", "my_perplexity"]))

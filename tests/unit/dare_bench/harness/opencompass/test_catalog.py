@@ -224,8 +224,8 @@ def test_a_base_model_s_first_answer_counts(text: str, number: str) -> None:
 @pytest.mark.parametrize(
     ("name", "said"),
     [
-        ("aime2025_llmjudge_gen_5e9f4f", r"GenericLLMEvaluator asks .*; use aime2025_gen_repeat8_5e9f4f instead"),
-        ("math_500_cascade_eval_gen_6ff468", r"CascadeEvaluator asks .*; use \S+ instead"),
+        ("aime2025_llmjudge_gen_5e9f4f", r"GenericLLMEvaluator judges .*; use aime2025_gen_repeat8_5e9f4f instead"),
+        ("math_500_cascade_eval_gen_6ff468", r"CascadeEvaluator judges .*; use \S+ instead"),
         (
             "gsm8k_agent_gen_c3dff3",
             r"inferencer is AgentInferencer; run here: GenInferencer and .*use gsm8k_gen instead",
@@ -263,7 +263,7 @@ def test_a_user_s_judge_is_refused_without_running_the_user_s_other_files(tmp_pa
     other = written(tmp_path, "mine_gen", "made('ruled', MATHVerifyEvaluator)")
     other.write_text(f"open({str(tmp_path / 'was_run')!r}, 'w').close()\n{other.read_text()}")
     (config,) = named(ConfigCatalog([tmp_path]), "mine_judged")
-    assert "asks a second language model" in str(why_not(config, judged))
+    assert "by a second language model" in str(why_not(config, judged))
     assert "instead" not in str(why_not(config, judged)) and not (tmp_path / "was_run").exists()
     ours = {**config, "path": "./data/gpqa/", "name": "gpqa_diamond.csv"}
     assert str(why_not(ours, judged)).endswith("; use gpqa_fewshot_gen instead")

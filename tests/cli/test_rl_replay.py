@@ -38,28 +38,28 @@ FIELDS: dict[str, Any] = {
 @pytest.fixture(scope="module")
 def trained(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, list[Any], list[Any]]:
     """A training of three rollouts, with what it sampled and the settled weights of every update."""
-    from dare_bench.trainers.loop import Loop
     from dare_bench.trainers.rl.rollout import Rollouts
+    from dare_bench.trainers.settling import StepLoss
     from dare_bench.training.run import train
 
-    rollouts, weights = [], []
+    rollouts, losses = [], []
     with pytest.MonkeyPatch.context() as patch:
-        sample, settle = Rollouts.sample, Loop.settle
+        sample, begin = Rollouts.sample, StepLoss.__init__
 
         def recorded(self: Any, number: int) -> Any:
             rollouts.append(sample(self, number))
             return rollouts[-1]
 
-        def settled(self: Any, *args: Any) -> Any:
-            weights.append(settle(self, *args))
-            return weights[-1]
+        def begun(self: Any, *args: Any) -> None:
+            losses.append(self)
+            begin(self, *args)
 
         patch.setattr(Rollouts, "sample", recorded)
-        patch.setattr(Loop, "settle", settled)
+        patch.setattr(StepLoss, "__init__", begun)
         out = tmp_path_factory.mktemp("replay") / "out"
         train(**FIELDS, output_path=str(out))
-    assert len(rollouts) == 3 and len(weights) == 6
-    return out, rollouts, weights
+    assert len(rollouts) == 3 and len(losses) == 6
+    return out, rollouts, [loss.settled for loss in losses]
 
 
 @pytest.mark.parametrize("step", [1, 4])

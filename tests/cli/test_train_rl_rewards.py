@@ -164,7 +164,7 @@ def test_a_step_is_replayed_from_its_table(
     assert all(c["weights"] is None for c in shown)
     replay(str(out), 6, groups=2, model=None, html=None, json=False)
     assert "sampled from the table completions/step-000005.jsonl; it has no weights" in capsys.readouterr().out
-    with pytest.raises(UsageError, match=r"'length' is a function that Python gave.*: 1 to 2, 5 to 6; "):
+    with pytest.raises(UsageError, match=r"'length' is a function of your own.*: 1 to 2, 5 to 6; "):
         replay(str(out), 3, groups=2, model=None, html=None, json=False)
     kept = out / "completions/step-000005.jsonl"
     for damaged in ("", "{", "[1]\n", kept.read_text().replace('"advantage"', '"gain"')):

@@ -94,6 +94,7 @@ class DTreeRPO(PolicyGradient):
     options: DTreeRPOOptions
     look_by_look = fixed_looks = True
     lora_learning_rate = 3e-5
+    never_redraws = "a tree grows level by level, and learns wherever siblings differ, also in inner levels"
     capabilities: ClassVar[Mapping[str, str]] = {
         **CAPABILITIES,
         "canvas": "go on from a partly decoded canvas",

@@ -76,6 +76,7 @@ class MDPO(PolicyGradient):
     scores_draws = True
     capabilities: ClassVar = {**CAPABILITIES, "predictions": "record the answer that each forward predicts"}
     allows_rewriting = True
+    never_redraws = "it learns from the rewards of all forwards, which differ also where those of the answers do not"
     learning_rate = lora_learning_rate = 7e-7
     # The published configuration leaves the others to transformers.
     training_defaults: ClassVar = {"lr_scheduler_type": "constant", "adam_beta2": 0.999, "weight_decay": 0.0}

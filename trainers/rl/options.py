@@ -30,6 +30,9 @@ DARE_TRAINING = {
 MAX_COUNT = 4096
 """Maximum number of completions of a prompt, and of optimizer steps on a rollout."""
 
+MAX_DRAWS = 100
+"""Maximum number of times that a group is drawn again."""
+
 AGGREGATION = (
     "How the losses of units are averaged: sequence, the mean over completions of the mean over a completion's units; "
     "transition, the same with the mean over its forwards of the mean over a forward's units; token, the mean over all "
@@ -88,6 +91,13 @@ class RLOptions(BaseModel):
         description="Write completions with rewards and advantages to completions/ every N optimizer steps (0: never).",
     )
     advantage: Advantage = Field("standardized", description="Advantages within a group.")
+    dynamic_sampling: int | None = Field(
+        None,
+        ge=1,
+        le=MAX_DRAWS,
+        description="Draw groups without variance of the reward again, each from another prompt, up to N times a "
+        "rollout (DAPO; default: never).",
+    )
 
     @field_validator("rollout", "rollout_engine_args", "reward", "reward_weights", mode="before")
     @classmethod

@@ -82,6 +82,8 @@ class PolicyGradient(Method):
     """Is the method sound if the sampler writes over tokens, or masks them again?"""
     fixed_looks: ClassVar[bool] = False
     """Are the looks at a completion the same in every inner iteration?"""
+    never_redraws: ClassVar[str] = ""
+    """Why groups are not drawn again (``dynamic_sampling``), if they cannot be."""
     has_ratio: ClassVar[bool] = True
     """Does the loss compare the policy with the one that sampled? Then later steps on a rollout need its values."""
     filters_prompts = False

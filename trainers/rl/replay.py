@@ -189,7 +189,7 @@ def _why_never(method: PolicyGradient) -> str:
     if method.options.rollout_engine is not None:
         return f"engine {method.options.rollout_engine} sampled, whose random numbers cannot be drawn again"
     if functions := method.options.reward_weights.keys() - set(registry().names("reward")):
-        return f"its reward {min(functions)!r} is a function that Python gave"
+        return f"its reward {min(functions)!r} is a function of your own"
     return ""
 
 

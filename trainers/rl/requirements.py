@@ -85,6 +85,11 @@ def check_method(method: PolicyGradient, spec: ModelSpec) -> None:
             f"importance_cap={method.importance_cap:g}: {method.name} does not score tokens on the canvases that "
             "they were drawn from, so that no ratio to the sampler is defined; omit it, or use cj_grpo"
         )
+    if method.options.dynamic_sampling is not None and method.never_redraws:
+        raise UsageError(
+            f"dynamic_sampling={method.options.dynamic_sampling}: {method.name} has no groups to draw again: "
+            f"{method.never_redraws}; omit it, or use another algorithm"
+        )
     if method.options.rollout_engine is not None and not method.reads_tokens_only:
         raise UsageError(
             f"{method.name} reads more of a rollout than the tokens of its completions, which is all that engine "

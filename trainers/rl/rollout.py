@@ -16,19 +16,17 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import torch
-
 from dare_bench.errors import DareError, TrainingError, UsageError
 from dare_bench.seeds import key, sample_key
 from dare_bench.trainers.checkpoints import step_of
 from dare_bench.trainers.policy import PolicyInTraining
 from dare_bench.trainers.rl.completions import Completion
 from dare_bench.trainers.rl.completions_table import is_due, table_lines, table_name
+from dare_bench.trainers.rl.redraw import Scored, drawn_groups, redrawn
 from dare_bench.trainers.rl.rollout_file import Rollout, read_prompts, read_rollout, write_prompts, write_rollout
-from dare_bench.trainers.rl.rollout_metrics import group_metrics, numbers, reward_metrics, written_nll
+from dare_bench.trainers.rl.rollout_metrics import group_metrics, redraw_metrics, reward_metrics, written_nll
 from dare_bench.trainers.rl.rollout_step import RolloutStep
 from dare_bench.trainers.rl.served import ServedSampler
-from dare_bench.trainers.rl.surrogate import advantages
 from dare_bench.trainers.steps import StepShape, places
 from dare_bench.training.processes import first_process
 from dare_bench.training.rows import Tokens
@@ -144,23 +142,25 @@ class Rollouts:
         return [(index, self.request(rollout, place, g, epoch, index))
                 for place, (epoch, index) in enumerate(self.drawn(rollout)) for g in range(self.group)]  # fmt: skip
 
-    def drawn(self, rollout: int) -> list[tuple[int, int]]:
-        """(epoch, index of the prompt) of each group of a rollout in all processes."""
+    def drawn(self, rollout: int, draw: int = 0) -> list[tuple[int, int]]:
+        """(epoch, index of the prompt) of each group of a rollout in all processes; a further ``draw`` has another
+        order of the data (``redraw.py``)."""
         if self.prompts is None:
             self.prompts = self.method.chosen_prompts(self)
-        drawn = places(rollout, self.shape.items_per_step // self.group, len(self.prompts), self.seed)
+        seed = key("redraw", self.seed, draw) if draw else self.seed
+        drawn = places(rollout, self.shape.items_per_step // self.group, len(self.prompts), seed)
         return [(epoch, self.prompts[place]) for epoch, place in drawn]
 
-    def request(self, rollout: int, place: int, g: int, epoch: int, index: int) -> Request:
+    def request(self, rollout: int, place: int, g: int, epoch: int, index: int, draw: int = 0) -> Request:
         """The request of completion ``g`` of a group, the one at ``place`` in a rollout; of a prompt by its index."""
         row = self.data.items[index][0]
-        repeat = epoch * self.group + g
+        repeat, kind = epoch * self.group + g, f"redraw {draw}" if draw else "rollout"
         return Request(
             key=f"{rollout}.{place}.{g}",
             kind="generate",
             prompt=list(row.prompt),
             decoding=self.method.request(row.prompt),
-            seed=sample_key(self.seed, "rollout", row.key, repeat),
+            seed=sample_key(self.seed, kind, row.key, repeat),
             task=self.data.name,
             doc_id=index,
             repeat=repeat,
@@ -169,33 +169,38 @@ class Rollouts:
     def sample(self, number: int) -> Rollout:
         """A new rollout: completions, rewards, advantages, and old values for the later inner iterations."""
         assert self.policy is not None
-        mine = self._slice(self.requests(number))
-        answered = self.answered(mine)
-        completions, answers = [completion for completion, _ in answered], [answer for _, answer in answered]
-        texts = [answer.text or "" for answer in answers]
-        prompts = self.reward_prompts(mine)
-        rewards = self.scores(prompts, texts)
-        every = [value for part in self.policy.gather(numbers(rewards)) for value in part]
-        advantage_B = advantages(torch.tensor(every, dtype=torch.float64), self.group, self.method.options.advantage)
-        completions, refined = self.method.refined(completions, answers, prompts, self)
+        groups = drawn_groups(self, self.scored(self._slice(self.requests(number))), [0] * (self.count // self.records))
+        first, (groups, again) = groups, redrawn(self, number, groups)
+        answers, rewards = [each.answer for each in groups.mine], [each.reward for each in groups.mine]
+        prompts, drawn = [each.prompt for each in groups.mine], [each.completion for each in groups.mine]
+        completions, refined = self.method.refined(drawn, answers, prompts, self)
         total = sum(self.policy.gather(sum(completion.scored_tokens for completion in completions)))
         rollout = Rollout(
             number=number,
             completions=completions,
-            texts=texts,
+            texts=[answer.text or "" for answer in answers],
             rewards=[reward.value for reward in rewards],
-            advantage=self._slice(advantage_B.tolist()),
+            advantage=self._slice(groups.advantage_B),
+            draws=self._slice([draw for draw in groups.draws for _ in range(self.group)]),
             scored_total=total,
             weights_version=weights_version(answers),
         )
         self._write_table(number, prompts, list(zip(completions, answers, rewards, rollout.advantage, strict=True)))
         rollout.metrics = {
-            **reward_metrics(rewards, answers),
-            **group_metrics(every, (advantage_B.view(-1, self.group) != 0).any(1).tolist()),
-            "written_nll": written_nll(completions, answers),
+            **reward_metrics([each.reward for each in first.mine], [each.answer for each in first.mine]),
+            **group_metrics(first.value_B, first.informative()),
+            **(redraw_metrics(again, groups.informative()) if self.method.options.dynamic_sampling else {}),
+            "written_nll": written_nll([each.completion for each in first.mine], [each.answer for each in first.mine]),
             **refined,
         }
         return self._with_old_values(rollout)
+
+    def scored(self, requests: Sequence[tuple[int, Request]]) -> list[Scored]:
+        """The answers to requests, each given with the index of its prompt, and their rewards. Called by all processes
+        together."""
+        answered, prompts = self.answered(requests), self.reward_prompts(requests)
+        rewards = self.scores(prompts, [answer.text or "" for _, answer in answered])
+        return [Scored(p, c, a, r) for p, (c, a), r in zip(prompts, answered, rewards, strict=True)]
 
     def reward_prompts(self, requests: Sequence[tuple[int, Request]]) -> list[RewardPrompt]:
         """The prompts of answers for the reward, with the keys of the answers."""
@@ -294,8 +299,12 @@ class Rollouts:
 
     def check(self, rollout: Rollout) -> None:
         """Raise ValueError unless a rollout that was read is of the prompts that are drawn for it, by this model."""
-        indices = [index for _, index in self.drawn(rollout.number) for _ in range(self.records)]
-        for index, completion in zip(indices, rollout.completions, strict=True):
+        most, last = self.method.options.dynamic_sampling or 0, max(rollout.draws, default=0)
+        if last > most:
+            raise ValueError(f"it has a group of draw {last}, and groups are drawn again up to {most} times")
+        drawn = {draw: self.drawn(rollout.number, draw) for draw in {*rollout.draws}}
+        for i, (draw, completion) in enumerate(zip(rollout.draws, rollout.completions, strict=True)):
+            _, index = drawn[draw][i // self.records]
             completion.check(self.data.items[index][0].prompt, self.method.spec)
 
     def load_prompts(self, folder: Path) -> None:

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 FILE = "rollout.json"
 PROMPTS = "prompts.json"
-_LISTS = ("completions", "texts", "rewards", "advantage")
+_LISTS = ("completions", "texts", "rewards", "advantage", "draws")
 """Fields of a rollout that have a value for each completion."""
 Values = Annotated[list[FiniteFloat], FailFast()]
 """Validated up to the first value that is none, as are the other lists: a file may hold millions."""
@@ -44,6 +44,8 @@ class Rollout:
     rewards: Annotated[list[FiniteFloat | None], FailFast()]
     """None: it could not be scored."""
     advantage: Values
+    draws: Annotated[list[NonNegativeInt], FailFast()] = field(default_factory=list)
+    """The draw of each completion's group (``redraw.py``); empty: the first."""
     scored_total: NonNegativeInt
     """Scored tokens of all processes."""
     weights_version: int
@@ -52,6 +54,9 @@ class Rollout:
     """Positions of all processes that a self-distillation term learns (``dtreerpo``)."""
     old: Annotated[list[Annotated[list[Values], FailFast()]], FailFast()] = field(default_factory=list)
     metrics: dict[str, tuple[float, float]] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        self.draws = self.draws or [0] * len(self.completions)
 
     def saved(self) -> dict[str, Any]:
         """This process's part of the file."""

@@ -50,6 +50,16 @@ def group_metrics(value_B: Sequence[float], informative: Sequence[bool]) -> dict
     }
 
 
+def redraw_metrics(redrawn: int, informative: Sequence[bool]) -> dict[str, tuple[float, float]]:
+    """(sum, count) by name, of groups.
+
+    Args:
+        redrawn: groups that were drawn again, each as often as it was.
+        informative: of each group that is trained on.
+    """
+    return {"redrawn_groups": (float(redrawn), float(len(informative))), "trained_groups": _sum(informative)}
+
+
 def _sum(values: Sequence[float]) -> tuple[float, float]:
     return float(sum(values)), float(len(values))
 

@@ -15,6 +15,7 @@ import random
 from collections.abc import Iterator, Mapping
 from datetime import timedelta
 from functools import partial
+from itertools import islice
 from operator import itemgetter
 from pathlib import Path
 from typing import Any
@@ -142,7 +143,7 @@ class Loop(Trainer):
         state = self.accelerator.state
         if self.args.fsdp and self.accelerator.distributed_type == DistributedType.MULTI_CPU:
             state.fsdp_plugin = FullyShardedDataParallelPlugin(**self.args.fsdp_plugin_args)
-            PartialState._shared_state["distributed_type"] = state.distributed_type = DistributedType.FSDP
+            PartialState().distributed_type = state.distributed_type = DistributedType.FSDP
             self.is_fsdp_enabled = True
         if self.is_fsdp_enabled and state.mixed_precision == "bf16":
             policy = MixedPrecisionPolicy(torch.bfloat16, torch.float32, cast_forward_inputs=False)
@@ -158,16 +159,10 @@ class Loop(Trainer):
         self, epoch_iterator: Iterator[Any], num_batches: int, device: torch.device
     ) -> tuple[list[Any], None]:
         """This process's part of the next step."""
-        numbers, _ = super().get_batch_samples(epoch_iterator, num_batches, device)
-        return [self.source.step(number) for number in numbers], None
-
-    def _prepare_inputs(self, inputs: Any) -> Any:
-        return inputs
-
-    def _get_num_items_in_batch(self, batch_samples: list[Any], device: torch.device) -> None:
-        return None
+        return [self.source.step(number) for number in islice(epoch_iterator, num_batches)], None
 
     def floating_point_ops(self, inputs: Any) -> int:
+        """Not counted by transformers, whose count is of one batch of tokens."""
         return 0
 
     # -- loss ----------------------------------------------------------------------------------------------------

@@ -168,7 +168,7 @@ def read_entries(roots: Iterable[str | Path], problem: Callable[[str], None]) ->
     """The runs at or below ``roots``, each folder once, oldest first; ``problem`` receives what cannot be read.
 
     Raises:
-        RunError: a root is no folder.
+        RunError: a root that does not name a folder.
     """
     by_path: dict[Path, BoardEntry] = {}
     for root in roots:

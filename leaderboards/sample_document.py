@@ -120,7 +120,7 @@ def _right(value: Any, score: Score | None = None) -> bool | None:
 
 
 def _metric(name: str, value: Any, right: bool | None) -> Markup:
-    """A value of a metric. These two are no macros, which take several times as long, for each document."""
+    """A value of a metric. Written in Python, because macros take several times as long for each document."""
     kind = "part" if right is None else "right" if right else "wrong"
     mark = "" if right is None else f'<span aria-hidden="true">{"✓" if right else "✗"}</span> '
     text = f"{escaped(one_line(name[:240], 60), 240)} {escaped(str(number(value)), 240)}"

@@ -107,7 +107,7 @@ def score(
 
     Raises:
         DareError: of the type that the function raised; DataError if it took too long, its process died, or what it
-            sent is no result of these tasks.
+            sent does not belong to these tasks.
     """
     limit = _START_SECONDS + sum(2 * ITEM_SECONDS if request.task in formulas else 1.0 for request in requests)
 

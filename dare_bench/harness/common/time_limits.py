@@ -30,7 +30,7 @@ class AnswerTimeout(BaseException):
 
 @contextlib.contextmanager
 def within(seconds: float) -> Iterator[None]:
-    """Ends a block that takes more processor time with AnswerTimeout. Limits do not nest; ``inf`` is no limit."""
+    """Ends a block that takes more processor time with AnswerTimeout. Limits do not nest; ``inf`` means unlimited."""
     if math.isinf(seconds):
         yield
         return

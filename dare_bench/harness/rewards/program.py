@@ -51,7 +51,7 @@ def program(prompts: Sequence[RewardPrompt], texts: Sequence[str], options: Mapp
     Terms: ``correctness``; ``format``, the answer has a fenced block.
 
     Raises:
-        DataError: the truth is no Python tests, or their function is not known.
+        DataError: the truth does not contain Python tests, or their function is unknown.
         UsageError: unknown options, or no sandbox works.
     """
     chosen = read_options(CodeOptions, options, "code")

@@ -16,7 +16,7 @@ from dare_bench.model_adapters.encoding import as_id, check_length, encode_promp
 from dare_bench.model_adapters.opened import OpenedNetwork
 from dare_bench.model_adapters.sampling.frames import Frames
 from dare_bench.model_adapters.sampling.loop import denoise
-from dare_bench.model_adapters.sampling.reference import published_forwards
+from dare_bench.model_adapters.sampling.published import Stream
 from dare_bench.model_adapters.sampling.sampler import Sampler
 from dare_bench.model_adapters.sampling.state import RowState
 from dare_bench.model_adapters.sampling.stopping import StoppingPolicy, response_text, through_eos
@@ -116,7 +116,7 @@ class NativeModel(OpenedNetwork):
             spec.open_id,
             tag=request,
             tokenizer=self.tokenizer,
-            generator=torch.Generator().manual_seed(request.seed) if sampler.reference.replay else None,
+            stream=Stream(request.seed) if sampler.reference.replay else None,
             given=start.given,
             start_step=start.step,
             start_turn=start.turn,
@@ -180,7 +180,7 @@ class NativeModel(OpenedNetwork):
             tokens=tokens,
             text=text,
             nfe=row.turns * sampler.forwards_per_turn,
-            reference_nfe=published_forwards(row),
+            reference_nfe=row.published_forwards,
             finish_reason="stop" if cut else "eos" if end is not None else "length",
             prompt_tokens=len(row.prompt),
             tokens_to_eos=len(tokens) if end is None else end,

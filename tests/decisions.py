@@ -7,10 +7,12 @@ from typing import Any
 
 import torch
 
-from dare_bench.model_adapters.sampling.tokens import OpenPositions
+from dare_bench.model_adapters.sampling.records import Positions
+
+MASK = 99
 
 
-def open_positions(rows: Sequence[int], quota: Sequence[int] = (1,), **values: Any) -> OpenPositions:
+def open_positions(rows: Sequence[int], quota: Sequence[int] = (1,), **values: Any) -> Positions:
     """Positions of these rows, in their columns from 0 on, at the first step; ``values`` replace others."""
     row_N = torch.tensor(rows, dtype=torch.long)
     zero_R, column_N = torch.zeros(len(quota), dtype=torch.long), torch.arange(len(row_N))
@@ -18,6 +20,8 @@ def open_positions(rows: Sequence[int], quota: Sequence[int] = (1,), **values: A
         "row_N": row_N,
         "column_N": column_N,
         "position_N": column_N,
+        "place_N": column_N,
+        "mask_id": MASK,
         "current_N": torch.full_like(row_N, -1),
         "masked_N": torch.ones_like(row_N, dtype=torch.bool),
         "key_R": zero_R,
@@ -25,6 +29,9 @@ def open_positions(rows: Sequence[int], quota: Sequence[int] = (1,), **values: A
         "turn_R": zero_R,
         "quota_R": torch.tensor(quota, dtype=torch.long),
         "begin_R": zero_R,
+        "limit_R": zero_R + 1,
+        "deterministic_R": zero_R == 0,
+        "post_steps_R": zero_R,
         "lengths": [len(row_N)] * len(quota),
     }
-    return OpenPositions(**{**fields, **values})
+    return Positions(**{**fields, **values})

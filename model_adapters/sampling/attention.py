@@ -7,13 +7,31 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, ClassVar
+from typing import Any, ClassVar, Protocol
 
 import torch
 from torch import Tensor
 
-if TYPE_CHECKING:
-    from dare_bench.model_adapters.sampling.state import RowState
+from dare_bench.model_adapters.sampling.pages import RowPages
+
+
+class Row(Protocol):
+    """What caches read of a row (``state.RowState``)."""
+
+    sampler: Any
+    canvas: Tensor
+    mask_id: int
+    opened: bool
+    pages: RowPages
+
+    @property
+    def begin(self) -> int: ...
+    @property
+    def stop(self) -> int: ...
+    @property
+    def turns(self) -> int: ...
+    @property
+    def opens_by_state_before(self) -> bool: ...
 
 
 class CachePolicy:
@@ -32,15 +50,15 @@ class CachePolicy:
     follows_canvas: ClassVar[bool] = False
     """Do windows depend on the written tokens, so that each forward has a pack of its own?"""
 
-    def window(self, row: RowState) -> tuple[int, int]:
+    def window(self, row: Row) -> tuple[int, int]:
         """The columns that the next forward computes."""
         return 0, row.stop if row.sampler.attention.causal else len(row.canvas)
 
-    def writes(self, row: RowState) -> tuple[int, int]:
+    def writes(self, row: Row) -> tuple[int, int]:
         """The columns whose keys and values the next forward stores."""
         return 0, 0
 
-    def reads(self, row: RowState) -> Tensor:
+    def reads(self, row: Row) -> Tensor:
         """Cache slots that the next forward reads, int64 [E]."""
         return row.pages.slots[:0]
 
@@ -51,14 +69,14 @@ class ExactCache(CachePolicy):
 
     used = shared = True
 
-    def window(self, row: RowState) -> tuple[int, int]:
+    def window(self, row: Row) -> tuple[int, int]:
         before = row.begin - row.sampler.block_length if row.opens_by_state_before else row.begin
         return min(row.pages.columns, max(before, 0)), row.stop
 
-    def writes(self, row: RowState) -> tuple[int, int]:
+    def writes(self, row: Row) -> tuple[int, int]:
         return row.pages.columns, row.begin
 
-    def reads(self, row: RowState) -> Tensor:
+    def reads(self, row: Row) -> Tensor:
         return row.pages.slots[: self.window(row)[0]]
 
 
@@ -71,21 +89,21 @@ class SubBlockCache(ExactCache):
 
     length: int
 
-    def _inside(self, row: RowState) -> tuple[int, int] | None:
+    def _inside(self, row: Row) -> tuple[int, int] | None:
         """The columns of the first sub-block with masks, where the next forward computes nothing else."""
         masked = (row.canvas[row.begin : row.stop] == row.mask_id).nonzero()[:, 0]
         low = row.begin + int(masked[0]) // self.length * self.length
         kept = row.pages.block_begin == row.begin and row.canvas[low] != row.mask_id
         return (low, low + self.length) if kept else None
 
-    def window(self, row: RowState) -> tuple[int, int]:
+    def window(self, row: Row) -> tuple[int, int]:
         return self._inside(row) or super().window(row)
 
-    def writes(self, row: RowState) -> tuple[int, int]:
+    def writes(self, row: Row) -> tuple[int, int]:
         keeps = self._inside(row) is None and row.canvas[row.begin] != row.mask_id
         return row.pages.columns, row.stop if keeps else row.begin
 
-    def reads(self, row: RowState) -> Tensor:
+    def reads(self, row: Row) -> Tensor:
         inside = self._inside(row)
         if inside is None:
             return super().reads(row)
@@ -100,17 +118,17 @@ class CleanCache(CachePolicy):
 
     used = True
 
-    def _before(self, row: RowState) -> int:
+    def _before(self, row: Row) -> int:
         """The columns that earlier forwards have committed."""
         return row.begin if row.opened else row.begin - row.sampler.block_length if row.turns else 0
 
-    def window(self, row: RowState) -> tuple[int, int]:
+    def window(self, row: Row) -> tuple[int, int]:
         return self._before(row), row.stop
 
-    def writes(self, row: RowState) -> tuple[int, int]:
+    def writes(self, row: Row) -> tuple[int, int]:
         return self._before(row), row.begin
 
-    def reads(self, row: RowState) -> Tensor:
+    def reads(self, row: Row) -> Tensor:
         return row.pages.slots[: self._before(row)]
 
 
@@ -120,13 +138,13 @@ class PrefixCache(CachePolicy):
 
     used = approximate = draws_twice = late_exit = True
 
-    def window(self, row: RowState) -> tuple[int, int]:
+    def window(self, row: Row) -> tuple[int, int]:
         return super().window(row) if not row.opened else (row.begin, len(row.canvas))
 
-    def writes(self, row: RowState) -> tuple[int, int]:
+    def writes(self, row: Row) -> tuple[int, int]:
         return (0, row.begin) if not row.opened else (0, 0)
 
-    def reads(self, row: RowState) -> Tensor:
+    def reads(self, row: Row) -> Tensor:
         return row.pages.slots[:0] if not row.opened else row.pages.slots
 
 
@@ -136,13 +154,13 @@ class DualCache(PrefixCache):
 
     draws_twice, block_alone = False, True
 
-    def window(self, row: RowState) -> tuple[int, int]:
+    def window(self, row: Row) -> tuple[int, int]:
         return super().window(row) if not row.opened else (row.begin, row.stop)
 
-    def writes(self, row: RowState) -> tuple[int, int]:
+    def writes(self, row: Row) -> tuple[int, int]:
         return (0, len(row.canvas)) if not row.opened else (0, 0)
 
-    def reads(self, row: RowState) -> Tensor:
+    def reads(self, row: Row) -> Tensor:
         slots = super().reads(row)
         return torch.cat([slots[: row.begin], slots[row.stop :]])
 

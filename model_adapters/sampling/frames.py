@@ -22,11 +22,13 @@ from dare_bench.diffusion.plan import PaddedView, Plan, Store, View
 from dare_bench.model_adapters.backbone.flex import allow_variants
 from dare_bench.model_adapters.backbone.sdpa import gather
 from dare_bench.model_adapters.sampling.buckets import Sizes
+from dare_bench.model_adapters.sampling.device import DeviceState
 from dare_bench.model_adapters.sampling.packing import Candidates, Pack, PackTokens
-from dare_bench.model_adapters.sampling.step import StepState, TurnResult
+from dare_bench.model_adapters.sampling.records import Decision, Positions
 from dare_bench.model_adapters.sampling.ties import NearTies
 
-Turn = Callable[[], TurnResult]
+Result = tuple[Positions, Decision]
+Turn = Callable[[], Result]
 
 
 class Capture(Protocol):
@@ -47,7 +49,7 @@ class CudaGraphs:
         with torch.cuda.graph(graph, pool=self.pool):
             result = turn()
 
-        def replay() -> TurnResult:
+        def replay() -> Result:
             graph.replay()
             return result
 
@@ -78,7 +80,7 @@ class Frames:
         self._frames: dict[Hashable, TurnFrame] = {}
         self._now: tuple[ReferenceType[Pack], TurnFrame] | None = None
 
-    def step(self, state: StepState, network: Any) -> TurnResult:
+    def step(self, state: DeviceState, network: Any) -> Result:
         """As ``state.step``, by a frame where turns have one. From then on the frame holds the tensors of ``state``."""
         pack = state.pack
         assert pack is not None
@@ -90,7 +92,7 @@ class Frames:
             self._now = ref(pack), self._frame(state)
         return self._now[1].turn()
 
-    def _frame(self, state: StepState) -> TurnFrame:
+    def _frame(self, state: DeviceState) -> TurnFrame:
         """The frame of the pack's shape, holding its tensors."""
         view = padded_view(state)
         key = self._key(state, view)
@@ -105,7 +107,7 @@ class Frames:
         self._frames[key] = frame
         return frame
 
-    def _key(self, state: StepState, view: PaddedView) -> Hashable:
+    def _key(self, state: DeviceState, view: PaddedView) -> Hashable:
         """All that the operations of a turn depend on, besides the contents of its tensors."""
         assert state.pack is not None and state.pack.candidates is not None
         shapes = tuple((name, x.shape, x.dtype) for name, x in _tensors(state, view))
@@ -126,7 +128,7 @@ class Frames:
 class TurnFrame:
     """The tensors of turns of one shape, as a state of their own."""
 
-    def __init__(self, state: StepState, view: PaddedView, network: Any) -> None:
+    def __init__(self, state: DeviceState, view: PaddedView, network: Any) -> None:
         pack = state.pack
         assert pack is not None
         self.arch = network.arch
@@ -134,14 +136,14 @@ class TurnFrame:
         self.view = replace(_copied(view), view=replace(_copied(view.view), gathered=gathered))
         plan = Plan((pack.plan.tokens,))  # without the rows, which differ: attention knows them from the view alone
         plan.once(("padded", state.canvas_T.device), lambda: self.view)
-        parts: dict[str, Any] = {f.name: _copied(getattr(state, f.name)) for f in fields(StepState)}
+        parts: dict[str, Any] = {f.name: _copied(getattr(state, f.name)) for f in fields(DeviceState)}
         none_T = pack.column_T[:0]  # which a forward of static shape does not read
         parts["pack"] = replace(_copied(pack), plan=plan, tokens=PackTokens(none_T, none_T, None, None), commits=())
-        self.state = StepState(**{**parts, "rows": []})
-        self.lent_to: ReferenceType[StepState] = ref(state)
+        self.state = DeviceState(**{**parts, "rows": []})
+        self.lent_to: ReferenceType[DeviceState] = ref(state)
         self.turn: Turn = partial(self.state.step, network)
 
-    def load(self, state: StepState, view: PaddedView) -> None:
+    def load(self, state: DeviceState, view: PaddedView) -> None:
         """Copy the tensors of a state and its pack, and let ``state`` share those that turns change."""
         before, self.lent_to = self.lent_to(), ref(state)
         if before is not None and before is not state:  # of another loop, which goes on later
@@ -156,7 +158,7 @@ class TurnFrame:
             assert state.pack is not None and state.pack.plan.cached is not None
             self._gather(state.pack.plan.cached.store)
 
-    def _give_back(self, state: StepState) -> None:
+    def _give_back(self, state: DeviceState) -> None:
         """Let a state have tensors of its own again."""
         for (own, name), (given, _) in zip(_own(self.state), _own(state), strict=True):
             if getattr(given, name) is (tensor := getattr(own, name)):
@@ -197,13 +199,13 @@ class TurnFrame:
         self.turn = capture(self.turn)
 
 
-def padded_view(state: StepState) -> PaddedView:
+def padded_view(state: DeviceState) -> PaddedView:
     """The rows of a pack as padded attention takes them."""
     assert state.pack is not None
     return state.pack.plan.padded(state.canvas_T.device)
 
 
-def _tensors(state: StepState, view: PaddedView) -> Iterator[tuple[str, Tensor]]:
+def _tensors(state: DeviceState, view: PaddedView) -> Iterator[tuple[str, Tensor]]:
     """All tensors that a turn reads, by name, besides cached keys and values."""
     pack = state.pack
     assert pack is not None and pack.candidates is not None
@@ -214,9 +216,9 @@ def _tensors(state: StepState, view: PaddedView) -> Iterator[tuple[str, Tensor]]
     yield from ((f"group {i}", group_n) for i, group_n in enumerate(pack.candidates.groups))
 
 
-def _own(state: StepState) -> list[tuple[StepState | NearTies, str]]:
+def _own(state: DeviceState) -> list[tuple[DeviceState | NearTies, str]]:
     """The tensors that turns change: what holds them, and their names."""
-    parts: list[StepState | NearTies] = [state] if state.ties is None else [state, state.ties]
+    parts: list[DeviceState | NearTies] = [state] if state.ties is None else [state, state.ties]
     return [(part, f.name) for part in parts for f in fields(part) if isinstance(getattr(part, f.name), Tensor)]
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
+from functools import partial
 from itertools import chain
 from typing import Any
 
@@ -12,7 +13,7 @@ import torch
 from dare_bench.diffusion.lockstep import Lockstep
 from dare_bench.errors import MemoryLimitError
 from dare_bench.model_adapters.backbone.cache import KVStore
-from dare_bench.model_adapters.sampling.batch import BatchState
+from dare_bench.model_adapters.sampling.batch import ActiveRows
 from dare_bench.model_adapters.sampling.buckets import Sizes
 from dare_bench.model_adapters.sampling.frames import Frames
 from dare_bench.model_adapters.sampling.pages import PagePool
@@ -76,7 +77,7 @@ class _Loop:
     frames: Frames | None
     active: list[RowState] = field(default_factory=list)
     waiting: list[RowState] = field(default_factory=list)
-    batch: BatchState | None = None
+    batch: ActiveRows | None = None
     store: KVStore | None = None
     pool: PagePool | None = None
     sizes: Sizes = field(default_factory=Sizes)
@@ -93,19 +94,19 @@ class _Loop:
             if self.batch is None:
                 backend = getattr(self.network, "attention", None)  # a wrapped network may have none
                 sizes = self.sizes if backend is not None and backend.static_shapes else None
-                self.batch = BatchState(self.active, self.mask_id, self.device, self.store, self.pool, sizes)
+                self.batch = ActiveRows(self.active, self.mask_id, self.device, self.store, self.pool, sizes)
             finished = self.turn(self.batch)
             if finished is None:
                 self.halve(self.batch)
             elif finished or self.batch.ended():
                 yield from self.refill(self.batch, finished)
 
-    def turn(self, batch: BatchState) -> list[int] | None:
+    def turn(self, batch: ActiveRows) -> list[int] | None:
         """One forward and decision for all rows. Returns the rows whose block is finished; None if memory ran out."""
         try:
             batch.prepare()
-            step = batch.step(self.network) if self.frames is None else self.frames.step(batch, self.network)
-            finished = batch.finish(step)
+            step = batch.device.step if self.frames is None else partial(self.frames.step, batch.device)
+            finished = batch.finish(*step(self.network))
         except BaseException as error:
             batch.abandon()
             if not out_of_memory(error):
@@ -144,16 +145,13 @@ class _Loop:
                 ready = self.pool.admit(row.pages, row.canvas[: row.begin].tolist(), row.sampler.block_length)
         (self.active if ready else self.waiting).append(row)
 
-    def refill(self, batch: BatchState, finished: list[int]) -> Iterator[RowState]:
+    def refill(self, batch: ActiveRows, finished: list[int]) -> Iterator[RowState]:
         """Move rows with a finished block into their next one; yields rows that are finished or end here, whose slots
         become free."""
         batch.sync()
-        ended = []
-        for i in finished:
-            if batch.rows[i].next_block(self.vocab):
-                batch.enter_block(i)
-            else:
-                ended.append(batch.rows[i])
+        moved = [i for i in finished if batch.rows[i].next_block(self.vocab)]
+        batch.enter_blocks(moved)
+        ended = [batch.rows[i] for i in finished if i not in moved]
         for row in [batch.rows[i] for i in batch.ended()]:
             if row not in ended:
                 row.cut = True
@@ -165,7 +163,7 @@ class _Loop:
                     self.pool.release(row.pages)
             yield from ended
 
-    def halve(self, batch: BatchState) -> None:
+    def halve(self, batch: ActiveRows) -> None:
         """After memory ran out: half of the rows wait in the source again; their shared caches are recomputed."""
         batch.sync()
         count, self.slots = len(batch.rows), max(1, len(batch.rows) // 2)

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, fields, replace
 from itertools import accumulate
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import Any, TypeVar
 
 import torch
 from torch import Tensor
@@ -18,10 +18,7 @@ from dare_bench.diffusion.plan import Cached, Filled, Plan
 from dare_bench.model_adapters.backbone.cache import KVStore
 from dare_bench.model_adapters.sampling.buckets import LEAST_ROW, LEAST_TOKENS, MANY_TOKENS, Sizes, bucket
 from dare_bench.model_adapters.sampling.pages import CachePage, PagePool
-
-if TYPE_CHECKING:
-    from dare_bench.model_adapters.sampling.state import RowState
-
+from dare_bench.model_adapters.sampling.state import RowState
 
 Record = TypeVar("Record", "PackTokens", "Pack", "Candidates")
 

@@ -1,7 +1,7 @@
 """Scores of open positions, sorted for each row.
 
 Ties go to the lowest index (a stable descending sort): the order of ``torch.topk`` is unspecified and differs by
-device. Published results depend on one kind of tie; see ``reference.PublishedTies``.
+device. Published results depend on one kind of tie; see ``published.PublishedTies``.
 
 Shape letters: N positions, the rows one after another, R rows, W most positions of a row.
 """
@@ -13,7 +13,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from dare_bench.model_adapters.sampling.tokens import OpenPositions
+from dare_bench.model_adapters.sampling.records import Positions
 
 
 @dataclass(frozen=True)
@@ -30,7 +30,7 @@ class Ranked:
         return torch.arange(self.sorted_RW.shape[1], device=self.sorted_RW.device) < self.count_R[:, None]
 
 
-def rank(score_N: Tensor, positions: OpenPositions, live_N: Tensor | None = None) -> Ranked:
+def rank(score_N: Tensor, positions: Positions, live_N: Tensor | None = None) -> Ranked:
     """Sort each row's scores: those of open positions, or of the positions ``live_N``. The others rank after them. A
     row without any is all -inf."""
     positions, row_N, rows = positions.counted(), positions.row_N, positions.rows

@@ -7,15 +7,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, ClassVar, Literal
+from typing import ClassVar, Literal
 
 import torch
 from torch import Tensor
 
-from dare_bench.diffusion.rng import Draw
-
-if TYPE_CHECKING:
-    from dare_bench.model_adapters.sampling.tokens import OpenPositions, Proposal
+from dare_bench.model_adapters.sampling.draws import Draws
+from dare_bench.model_adapters.sampling.records import Offer, Positions
 
 
 class PositionScore:
@@ -28,9 +26,9 @@ class PositionScore:
         """The score of each position, [N]."""
         return confidence_N
 
-    def order(self, proposal: Proposal, positions: OpenPositions, noise_N: Tensor | None) -> Proposal:
-        """The proposal with the final scores; ``noise_N``: the published code's random numbers."""
-        return proposal
+    def order(self, offer: Offer, positions: Positions, draws: Draws) -> Offer:
+        """The offer with the final scores."""
+        return offer
 
 
 class TopTwoMargin(PositionScore):
@@ -60,8 +58,8 @@ class RandomOrder(PositionScore):
 
     random = True
 
-    def order(self, proposal: Proposal, positions: OpenPositions, noise_N: Tensor | None) -> Proposal:
-        return replace(proposal, score_N=positions.uniform(Draw.ORDER) if noise_N is None else noise_N)
+    def order(self, offer: Offer, positions: Positions, draws: Draws) -> Offer:
+        return replace(offer, score_N=draws.order(positions))
 
 
 class LeftToRight(RandomOrder):
@@ -69,16 +67,13 @@ class LeftToRight(RandomOrder):
 
     random = False
 
-    def order(self, proposal: Proposal, positions: OpenPositions, noise_N: Tensor | None) -> Proposal:
-        return replace(proposal, score_N=-positions.column_N.double())
+    def order(self, offer: Offer, positions: Positions, draws: Draws) -> Offer:
+        return replace(offer, score_N=-positions.column_N.double())
 
 
 @dataclass(frozen=True)
 class DrawnOrder(PositionScore):
-    """Positions drawn without replacement from softmax(score / temperature) (Dream's alg_temp).
-
-    A draw without replacement takes the largest of probability / exponential noise.
-    """
+    """Positions drawn without replacement from softmax(score / temperature) (Dream's alg_temp)."""
 
     score: PositionScore
     temperature: float
@@ -87,16 +82,8 @@ class DrawnOrder(PositionScore):
     def of(self, probability_NV: Tensor, confidence_N: Tensor) -> Tensor:
         return self.score.of(probability_NV, confidence_N)
 
-    def order(self, proposal: Proposal, positions: OpenPositions, noise_N: Tensor | None) -> Proposal:
-        scaled_N = proposal.score_N / self.temperature
-        if noise_N is None:
-            noise_N = -torch.log(positions.uniform(Draw.ORDER))
-            return replace(proposal, score_N=scaled_N.double() - noise_N.log())
-        rows = int(positions.row_N.max()) + 1 if len(positions.row_N) else 1
-        top_R = scaled_N.new_full((rows,), float("-inf")).scatter_reduce_(0, positions.row_N, scaled_N, "amax")
-        weight_N = (scaled_N - top_R[positions.row_N]).exp()
-        total_R = scaled_N.new_zeros(rows).scatter_add_(0, positions.row_N, weight_N)
-        return replace(proposal, score_N=weight_N / total_R[positions.row_N] / noise_N)
+    def order(self, offer: Offer, positions: Positions, draws: Draws) -> Offer:
+        return replace(offer, score_N=draws.weighted_order(offer.score_N / self.temperature, positions))
 
 
 RankBy = Literal["confidence", "margin", "entropy", "random"]

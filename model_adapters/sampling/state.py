@@ -10,10 +10,11 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from dare_bench.model_adapters.sampling import reference
 from dare_bench.model_adapters.sampling.attention import CachePolicy
 from dare_bench.model_adapters.sampling.pages import RowPages
+from dare_bench.model_adapters.sampling.reference import Ledger
 from dare_bench.model_adapters.sampling.sampler import Sampler
+from dare_bench.model_adapters.sampling.stopping import through_eos
 from dare_bench.types import Event
 
 
@@ -33,8 +34,8 @@ class RowState:
     """Any value that the caller wants back with the finished row."""
     tokenizer: Any = None
     """Needed only to stop early at stop strings."""
-    generator: torch.Generator | None = None
-    """The published code's own stream, where it is replayed."""
+    stream: Any = None
+    """The published code's random numbers (``published.Stream``), where they are replayed."""
     given: Sequence[int] | None = None
     start_step: int = 0
     start_turn: int = 0
@@ -50,9 +51,7 @@ class RowState:
     """Has the block had its first forward here, which fills an approximate cache?"""
     post_steps: int = 0
     """Forwards so far on a block without masks (editing)."""
-    done_blocks: int = 0
-    extra_forwards: int = 0
-    """Forwards of the published code that are skipped here."""
+    ledger: Ledger = field(init=False)
     schedule: list[int] = field(default_factory=list)
     """Positions due in each forward of the block, as the strategy planned them."""
     scores: Tensor | None = None
@@ -61,8 +60,6 @@ class RowState:
     """What a strategy that remembers keeps of the block."""
     soft: Tensor | None = None
     """Where a network is conditioned on it: what the last forward predicted for the block, [block_length, D]."""
-    noise: Tensor | None = None
-    """The published code's random tokens for the block's next forward, if they are replayed."""
     pages: RowPages = field(default_factory=RowPages)
     """The row's slots in the cache."""
     near_tie: bool = False
@@ -77,7 +74,7 @@ class RowState:
         written = [*self.prompt, *(self.given or ())]
         masks = self.sampler.canvas_length(len(self.prompt)) - len(written)
         self.canvas = torch.tensor([*written, *[self.mask_id] * masks], dtype=torch.long)
-        self.turn = self.start_turn
+        self.turn, self.ledger = self.start_turn, Ledger(self.sampler.reference.count)
         if self.sampler.strategy.remasks:
             self.scores = torch.full((len(self.canvas),), float("inf"), dtype=torch.float64)
 
@@ -154,14 +151,13 @@ class RowState:
         sampler, p = self.sampler, len(self.prompt)
         while True:
             if self.block >= 0:
-                self.done_blocks += 1
-                reference.leave_block(self, vocab)
+                self._leave_block(vocab)
                 done = self.canvas[p : min(self.stop, p + sampler.gen_length)].tolist()
                 if sampler.stopping.is_final(done, self.mask_id, self.tokenizer):
                     self.stopped = True
                     return False
             self.block, self.step, self.post_steps, self.opened = self.block + 1, 0, 0, False
-            self.soft = self.noise = None
+            self.soft = None
             if self.begin >= len(self.canvas):
                 return False
             masked = self.canvas == self.mask_id
@@ -172,9 +168,39 @@ class RowState:
                 self._go_on(masks, before)
                 return True
             schedule = sampler.strategy.schedule(masks, before, sampler.block_length)
-            self.schedule = reference.scheduled_forwards(self, schedule)
+            self.schedule = self.ledger.scheduled(schedule, sampler.replays)
             if masks:
                 return True
+
+    def _leave_block(self, vocab: int) -> None:
+        """The published sampler's forwards in a finished block are skipped; their random numbers are drawn and
+        discarded, so that a replayed stream stays aligned."""
+        sampler = self.sampler
+        planned = sampler.strategy.planned(sampler.block_length)
+        skipped = self.ledger.leave_block(self.step, planned, sampler.attention.cache.late_exit)
+        if sampler.replays:
+            if skipped > 0:
+                self.step, self.opened = max(self.step, 1), True
+            self.stream.leave_block(self, vocab, skipped)
+
+    @property
+    def published_forwards(self) -> int:
+        """The forwards that the published sampler would have counted for this row; those made where it has no such
+        row."""
+        sampler, prompt, law = self.sampler, len(self.prompt), self.ledger.law
+        if self.given is not None or self.cut:  # no published sampler starts from a given canvas, or ends in the middle
+            turns = self.turns
+        elif law == "schedule":
+            turns = sampler.blocks(prompt) * sampler.strategy.planned(sampler.block_length)
+        elif law == "commit":
+            turns = self.turn + self.ledger.blocks + int(prompt >= sampler.block_length)
+        elif law == "commit_ahead":
+            prefill = prompt > sampler.block_length and prompt % sampler.block_length > 0
+            ended = through_eos(self.response(), sampler.stopping.eos_ids) is not None
+            turns = self.turn + int(prefill) + int(not ended)
+        else:
+            turns = self.turn + self.ledger.extra
+        return turns * sampler.forwards_per_turn
 
     def _go_on(self, masks: int, before: int) -> None:
         """Enter a block after its first ``start_step`` forwards. Steps of the schedule with nothing due are no
@@ -183,7 +209,7 @@ class RowState:
         done, self.start_step = self.start_step, 0
         due = [i for i, n in enumerate(strategy.schedule(self.stop - self.first_response, before, length)) if n]
         first = due[done - 1] + 1 if done <= len(due) else done
-        left = reference.scheduled_forwards(self, strategy.schedule(masks, before, length, first))
+        left = self.ledger.scheduled(strategy.schedule(masks, before, length, first), self.sampler.replays)
         if due:
             left = left or [0]
             left[-1] += max(0, masks - sum(left))

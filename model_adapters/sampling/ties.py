@@ -11,16 +11,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
 
+from dare_bench.model_adapters.sampling.records import Decision, Positions
 from dare_bench.types import TIE
-
-if TYPE_CHECKING:
-    from dare_bench.model_adapters.sampling.decide import Decision
-    from dare_bench.model_adapters.sampling.tokens import OpenPositions
 
 CERTAIN = 1e-3
 """A position is certain if its token has at least 1 minus this probability. The order of two certain positions does not
@@ -58,7 +54,7 @@ def against_others(token_N: Tensor, greedy: bool) -> list[Nudge]:
 
 
 def near_ties(
-    decision: Decision, token_N: Tensor, positions: OpenPositions, again: Callable[[Nudge], Decision], greedy: bool
+    decision: Decision, token_N: Tensor, positions: Positions, again: Callable[[Nudge], Decision], greedy: bool
 ) -> Tensor:
     """Rows for which a decision, with the proposed tokens ``token_N``, is another one on moved logits (``again``),
     bool [R]."""
@@ -70,7 +66,7 @@ def near_ties(
     return near_R
 
 
-def _differ(a: Decision, b: Decision, positions: OpenPositions) -> Tensor:
+def _differ(a: Decision, b: Decision, positions: Positions) -> Tensor:
     """Rows that are decided otherwise, but for the order of certain positions, bool [R]."""
     swap_R = positions.count(a.written_N) == positions.count(b.written_N)
     certain_N = (torch.minimum(a.confidence_N, b.confidence_N) > 1 - CERTAIN) & swap_R[positions.row_N]
@@ -90,18 +86,21 @@ class NearTies:
     cut_R: Tensor
     end_R: Tensor
 
-    def observe(self, near_R: Tensor, positions: OpenPositions, token_N: Tensor) -> None:
-        """After a decision: its near ties, and the tokens at the positions then."""
+    def observe(self, positions: Positions, decision: Decision) -> None:
+        """Note the near ties of a decision."""
+        if decision.near_R is None:
+            return
+        token_N = decision.after(positions)
         last = torch.iinfo(torch.long).max
         mask_R = _first(positions, positions.live(positions.masked_N), last)
-        self.near_R |= near_R & ~(self.cut_R & (self.end_R < mask_R))
+        self.near_R |= decision.near_R & ~(self.cut_R & (self.end_R < mask_R))
         is_end_N = torch.zeros_like(positions.masked_N)
         for eos in self.eos_ids:
             is_end_N |= token_N == eos
         self.end_R.copy_(torch.minimum(self.end_R, _first(positions, is_end_N, last)))
 
 
-def _first(positions: OpenPositions, where_N: Tensor, none: int) -> Tensor:
+def _first(positions: Positions, where_N: Tensor, none: int) -> Tensor:
     """The first position behind the prompt of each row where ``where_N`` is True, else ``none``, [R]."""
     at_N = torch.where(where_N & (positions.position_N >= 0), positions.position_N, none)
     return torch.full_like(positions.key_R, none).scatter_reduce_(0, positions.row_N, at_N, "amin")

@@ -9,14 +9,15 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Literal
+from typing import Literal
 
 import torch
 from torch import Tensor
 
-from dare_bench.diffusion.rng import Draw, uniform
 from dare_bench.errors import ModelOutputError
+from dare_bench.model_adapters.sampling.draws import COUNTER, Draws
 from dare_bench.model_adapters.sampling.filters import keep
+from dare_bench.model_adapters.sampling.records import Offer, Positions
 from dare_bench.model_adapters.sampling.scores import PositionScore
 from dare_bench.model_adapters.sampling.ties import Nudge
 
@@ -58,114 +59,18 @@ class TokenPolicy:
         return (self.cooled_to + (self.temperature - self.cooled_to) * left_N)[:, None]
 
 
-@dataclass(frozen=True)
-class OpenPositions:
-    """The open positions of one forward, the rows one after another.
-
-    ``position_N`` counts from the first response token; ``masked_N`` is False where a written token may be replaced
-    (editing). Of all rows of the batch: the ``key_R`` of a row's random numbers, forwards of the block (``step_R``) and
-    of the row (``turn_R``) so far, positions due by schedule, first column of the block, and length of the canvas.
-    """
-
-    row_N: Tensor
-    column_N: Tensor
-    position_N: Tensor
-    current_N: Tensor
-    masked_N: Tensor
-    key_R: Tensor
-    step_R: Tensor
-    turn_R: Tensor
-    quota_R: Tensor
-    begin_R: Tensor
-    lengths: Sequence[int]
-    score_N: Tensor | None = None
-    """If a strategy remasks: the score with which a written token was chosen, float64; inf where it was given."""
-    memories: Sequence[Any] = ()
-    """By row, what a strategy that remembers keeps of its block."""
-    live_N: Tensor | None = None
-    """In forwards of static shape: False at positions that are not open now. None: all are open."""
-    slot_N: Tensor | None = None
-    """Counts the positions of each row; None: not counted yet."""
-    width: int = 0
-    """The most positions of a row, where they are counted."""
-
-    @property
-    def rows(self) -> int:
-        return len(self.key_R)
-
-    def live(self, which_N: Tensor) -> Tensor:
-        """``which_N`` at open positions, else False."""
-        return which_N if self.live_N is None else which_N & self.live_N
-
-    def count(self, which_N: Tensor) -> Tensor:
-        """The number of positions of each row where ``which_N`` is True, int64 [R]."""
-        return torch.zeros_like(self.key_R).scatter_add_(0, self.row_N, which_N.long())
-
-    def counted(self) -> OpenPositions:
-        """These positions with ``slot_N`` and ``width``."""
-        if self.slot_N is not None:
-            return self
-        count_R = torch.bincount(self.row_N, minlength=self.rows)
-        place_N = torch.arange(len(self.row_N), device=self.row_N.device)
-        first_R = torch.full_like(self.key_R, len(self.row_N)).scatter_reduce_(0, self.row_N, place_N, "amin")
-        return replace(self, slot_N=place_N - first_R[self.row_N], width=max(int(count_R.max()), 1))
-
-    @property
-    def is_first_N(self) -> Tensor:
-        """True at the first position of a block."""
-        return self.column_N == self.begin_R[self.row_N]
-
-    @property
-    def in_block_N(self) -> Tensor:
-        """False before the block."""
-        return self.column_N >= self.begin_R[self.row_N]
-
-    def only(self, which_N: Tensor) -> OpenPositions:
-        names = ("row_N", "column_N", "position_N", "current_N", "masked_N", "score_N", "live_N", "slot_N")
-        tensors = {name: getattr(self, name) for name in names}
-        chosen: dict[str, Any] = {name: x_N if x_N is None else x_N[which_N] for name, x_N in tensors.items()}
-        return replace(self, **chosen)
-
-    def uniform(self, draw: Draw, which: slice = slice(None)) -> Tensor:
-        """Uniform random numbers of this forward, float64 [N]."""
-        row_N = self.row_N[which]
-        return uniform(self.key_R[row_N], draw, self.turn_R[row_N], self.position_N[which])
-
-
-@dataclass(frozen=True)
-class Proposal:
-    """For every open position: the proposed token, its confidence (float32 or float64), the log probability of the
-    distribution that drew it (float64, nats; 0 for a greedy choice), and the score that ranks it."""
-
-    token_N: Tensor
-    confidence_N: Tensor
-    logprob_N: Tensor
-    score_N: Tensor
-    finite: Tensor
-    """False, [], if any position has no finite largest logit."""
-    best_NK: Tensor | None = None
-    """The K most probable tokens of each position, if the policy asks for them."""
-    best_confidence_NK: Tensor | None = None
-    """Their confidences."""
-
-
-PER_POSITION = ("token_N", "confidence_N", "logprob_N", "score_N")
-BEST = ("best_NK", "best_confidence_NK")
-
-
 def propose(
     logits_NV: Tensor,
     policy: TokenPolicy,
     score: PositionScore,
-    positions: OpenPositions,
-    *,
-    noise: Any = None,
+    positions: Positions,
+    draws: Draws = COUNTER,
     nudge: Nudge | None = None,
-) -> Proposal:
+) -> Offer:
     """The proposed tokens of all open positions.
 
     Args:
-        noise: the published code's random numbers, if they are replayed (``reference.TokenNoise``).
+        draws: the source of random numbers.
         nudge: moves the logits first.
     """
     rows = max(1, CHUNK_ELEMENTS // logits_NV.shape[1])
@@ -173,20 +78,13 @@ def propose(
     parts = []
     for i in range(0, max(1, logits_NV.shape[0]), rows):
         cut = slice(i, i + rows)
-        uniform_N = None if policy.greedy or noise is not None else positions.uniform(Draw.TOKEN, cut)
         at = temperature[cut] if isinstance(temperature, Tensor) else temperature
         part_NV = logits_NV[cut] if nudge is None else nudge.of(logits_NV[cut], cut)
-        part = _propose(part_NV, policy, at, score, uniform_N, noise and noise.only(cut))
+        part = _propose(part_NV, policy, at, score, positions, cut, draws)
         if policy.greedy_first and not policy.greedy:
             part = _greedy_first(part, part_NV, positions.is_first_N[cut])
         parts.append(part)
-    if len(parts) == 1:
-        return parts[0]
-    tensors = {name: torch.cat([getattr(part, name) for part in parts]) for name in PER_POSITION}
-    if policy.alternatives:
-        tensors |= {name: torch.cat([getattr(part, name) for part in parts]) for name in BEST}
-    finite = torch.stack([part.finite for part in parts]).all()
-    return Proposal(**tensors, finite=finite)
+    return Offer.joined(parts)
 
 
 def _propose(
@@ -194,12 +92,11 @@ def _propose(
     policy: TokenPolicy,
     temperature: Tensor | float,
     score: PositionScore,
-    uniform_N: Tensor | None,
-    noise: Any,
-) -> Proposal:
-    best: dict[str, Any] = {}
-    if policy.alternatives:
-        best["best_NK"] = logits_NV.topk(policy.alternatives, -1).indices
+    positions: Positions,
+    cut: slice,
+    draws: Draws,
+) -> Offer:
+    best_NK = logits_NV.topk(policy.alternatives, -1).indices if policy.alternatives else None
     logits_NV = _without(logits_NV.float(), policy.suppressed)
     best_N, token_N = logits_NV.max(-1)
     finite = torch.isfinite(best_N).all()  # a NaN makes the maximum NaN
@@ -208,38 +105,26 @@ def _propose(
     if policy.temperature > 0 or policy.confidence_of == "kept":
         kept_NV = keep(tempered_NV, policy.top_k, policy.top_p, policy.top_p_first)
     logprob_N = torch.zeros_like(best_N, dtype=torch.float64)
-    if noise is not None and not policy.greedy:
-        token_N, logprob_N = noise.tokens(logits_NV, kept_NV, policy.temperature)
-    elif not policy.greedy:
-        assert uniform_N is not None
-        token_N, logprob_N = inverse_cdf(kept_NV, uniform_N)
+    if not policy.greedy:
+        token_N, logprob_N = draws.tokens(logits_NV, kept_NV, policy.temperature, positions, cut)
     # The published code removes these from the softmax after the token was chosen: a removed token has confidence 0.
     source_NV = {"plain": logits_NV, "tempered": tempered_NV, "kept": kept_NV}[policy.confidence_of]
     dtype = torch.float64 if policy.confidence_float64 else torch.float32
     probability_NV = torch.softmax(_without(source_NV, policy.uncounted), -1, dtype=dtype)
     confidence_N = probability_NV.gather(1, token_N[:, None])[:, 0]
     score_N = score.of(probability_NV, confidence_N)
-    if best:
-        best["best_confidence_NK"] = probability_NV.gather(1, best["best_NK"])
-    return Proposal(token_N, confidence_N, logprob_N, score_N, finite, **best)
+    best_confidence_NK = None if best_NK is None else probability_NV.gather(1, best_NK)
+    drawn = policy.temperature > 0
+    return Offer(token_N, confidence_N, logprob_N, score_N, finite, drawn, best_NK, best_confidence_NK)
 
 
-def _greedy_first(proposal: Proposal, logits_NV: Tensor, is_first_N: Tensor) -> Proposal:
-    """The proposal with the argmax at the first positions of blocks, which are written whatever their scores are."""
+def _greedy_first(offer: Offer, logits_NV: Tensor, is_first_N: Tensor) -> Offer:
+    """The offer with the argmax at the first positions of blocks, which are written whatever their scores are."""
     return replace(
-        proposal,
-        token_N=torch.where(is_first_N, logits_NV.argmax(-1), proposal.token_N),
-        logprob_N=torch.where(is_first_N, 0.0, proposal.logprob_N),
+        offer,
+        token_N=torch.where(is_first_N, logits_NV.argmax(-1), offer.token_N),
+        logprob_N=torch.where(is_first_N, 0.0, offer.logprob_N),
     )
-
-
-def inverse_cdf(logits_NV: Tensor, uniform_N: Tensor) -> tuple[Tensor, Tensor]:
-    """A draw from softmax(logits) by one uniform for each position, and its log probability in nats."""
-    probability = torch.softmax(logits_NV.double(), -1)
-    cdf = probability.cumsum(-1)
-    cdf /= cdf[:, -1:].clone()
-    token = torch.searchsorted(cdf, uniform_N[:, None], right=True).clamp_(max=cdf.shape[1] - 1)
-    return token[:, 0], probability.gather(1, token)[:, 0].log()
 
 
 def _without(logits_NV: Tensor, ids: Sequence[int]) -> Tensor:

@@ -7,43 +7,43 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from itertools import accumulate
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from torch import Tensor
 
 from dare_bench.diffusion.rng import Draw, uniform
+from dare_bench.model_adapters.sampling.packing import Pack
+from dare_bench.model_adapters.sampling.records import Positions
 from dare_bench.model_adapters.sampling.sampler import Sampler
-from dare_bench.model_adapters.sampling.tokens import OpenPositions
-
-if TYPE_CHECKING:
-    from dare_bench.model_adapters.sampling.packing import Pack
-    from dare_bench.model_adapters.sampling.state import RowState
-    from dare_bench.model_adapters.sampling.step import StepState
+from dare_bench.model_adapters.sampling.state import RowState
 
 
-def with_noise(state: StepState, pack: Pack, tokens_T: Tensor, open_T: Tensor, vocab: int) -> Tensor:
-    """The tokens of a pack with a new random token at each open position, [T]."""
-    at = open_T.nonzero()[:, 0]
+def with_noise(
+    pack: Pack,
+    tokens_T: Tensor,
+    open_id: int,
+    keys: tuple[Tensor, Tensor, Tensor],
+    rows: Sequence[RowState],
+    vocab: int,
+) -> Tensor:
+    """The tokens of a pack with a new random token at each open position, [T].
+
+    Args:
+        keys: of each row the key of its random numbers, its forwards so far, and the tokens of its prompt, [R] each.
+    """
+    key_R, turn_R, prompt_R = keys
+    at = (tokens_T == open_id).nonzero()[:, 0]
     row_N, column_N = pack.tokens.row_T[at], pack.column_T[at]
-    drawn_N = uniform(state.key_R[row_N], Draw.CANVAS, state.turn_R[row_N], column_N - state.prompt_R[row_N])
+    drawn_N = uniform(key_R[row_N], Draw.CANVAS, turn_R[row_N], column_N - prompt_R[row_N])
     noise_N = (drawn_N * vocab).long()
-    for i, row in enumerate(state.rows):
+    for i, row in enumerate(rows):
         if row.sampler.replays:
             mine = (row_N == i).nonzero()[:, 0]
-            noise_N[mine] = published_noise(row, vocab)[column_N[mine].cpu() - row.begin].to(noise_N.device)
+            noise_N[mine] = row.stream.canvas(row, vocab)[column_N[mine].cpu() - row.begin].to(noise_N.device)
     shown_T = tokens_T.clone()
     shown_T[at] = noise_N
     return shown_T
-
-
-def published_noise(row: RowState, vocab: int) -> Tensor:
-    """The published code's random tokens for the next forward of a row, by column of the block; drawn here for the
-    first one, else behind the tokens of the forward before (``reference.draw``)."""
-    if row.noise is None:
-        assert row.generator is not None
-        row.noise = torch.randint(vocab, (row.sampler.block_length,), generator=row.generator)
-    return row.noise
 
 
 class SoftPredictions:
@@ -66,7 +66,7 @@ class SoftPredictions:
         self,
         network: Any,
         logits_NV: Tensor,
-        positions: OpenPositions,
+        positions: Positions,
         kinds: Sequence[Sampler],
         groups: Sequence[Tensor],
     ) -> Tensor:

@@ -29,7 +29,7 @@ from dare_bench.cli import main
 from dare_bench.cli.guard import Stopped
 from dare_bench.diffusion.rng import Draw
 from dare_bench.loading import locate
-from dare_bench.model_adapters.sampling import batch, scores, state, strategies
+from dare_bench.model_adapters.sampling import device, scores, state, strategies
 from dare_bench.model_adapters.sampling.strategies.dynamic import Dynamic
 from dare_bench.model_adapters.sampling.strategies.quota import Quota
 from dare_bench.runs.reader import Run
@@ -325,13 +325,13 @@ def test_another_batch_size_and_another_number_of_threads_stay_green(name: str, 
 
 def test_float_noise_put_into_every_logit_stays_green(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """About as much as another CPU makes, and more than batch sizes and threads do here."""
-    logits, rng = batch.BatchState._logits, torch.Generator().manual_seed(0)
+    logits, rng = device.DeviceState._logits, torch.Generator().manual_seed(0)
 
     def noisy(*given: Any) -> torch.Tensor:
         built = logits(*given)
         return built + (2 * torch.rand(built.shape, generator=rng) - 1) * 1e-5
 
-    monkeypatch.setattr(batch.BatchState, "_logits", noisy)
+    monkeypatch.setattr(device.DeviceState, "_logits", noisy)
     assert not judge(evaluated("tiny-sdar", tmp_path), BASELINES / "tiny-sdar.json").regressed
 
 
@@ -344,8 +344,8 @@ def surest_last(patch: pytest.MonkeyPatch) -> None:
 
 
 def random_for_confidence(patch: pytest.MonkeyPatch) -> None:
-    def drawn(self: Any, proposal: Any, at: Any, noise_N: Any) -> Any:
-        return replace(proposal, score_N=at.uniform(Draw.ORDER).to(proposal.score_N.dtype))
+    def drawn(self: Any, offer: Any, at: Any, draws: Any) -> Any:
+        return replace(offer, score_N=at.uniform(Draw.ORDER).to(offer.score_N.dtype))
 
     patch.setattr(scores.PositionScore, "order", drawn)
 
@@ -365,9 +365,9 @@ def short_blocks(patch: pytest.MonkeyPatch) -> None:
 
 
 def logits_of_the_position_before(patch: pytest.MonkeyPatch) -> None:
-    logits = batch.BatchState._logits
+    logits = device.DeviceState._logits
     shifted = lambda self, network, pack, tokens_T, at_N: logits(self, network, pack, tokens_T, (at_N - 1).clamp(min=0))  # noqa: E731
-    patch.setattr(batch.BatchState, "_logits", shifted)
+    patch.setattr(device.DeviceState, "_logits", shifted)
 
 
 def prompts_without_their_first_token(patch: pytest.MonkeyPatch) -> None:

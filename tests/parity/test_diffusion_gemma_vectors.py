@@ -15,9 +15,9 @@ from dare_bench.diffusion.plan import Cached, Plan
 from dare_bench.errors import CheckpointError, DecodingError, UsageError
 from dare_bench.loading import load
 from dare_bench.model_adapters.backbone.cache import KVStore
+from dare_bench.model_adapters.sampling.records import Offer
 from dare_bench.model_adapters.sampling.stopping import through_eos
 from dare_bench.model_adapters.sampling.strategies.renoise import Renoise
-from dare_bench.model_adapters.sampling.tokens import Proposal
 from dare_bench.training.opening import refuse_untrainable
 from dare_bench.types import Request
 
@@ -154,9 +154,9 @@ def test_renoise_is_the_published_rule(stability):
         stops = bool(stopping(logits.argmax(-1)[None], logits[None])) or step == steps - 1
         nothing = torch.zeros(CANVAS, dtype=torch.float64)
         best_NK, finite = logits.argmax(-1)[:, None], torch.tensor(True)
-        proposal = Proposal(drawn, nothing, nothing, -entropy, finite, best_NK)
+        offer = Offer(drawn, nothing, nothing, -entropy, finite, best_NK=best_NK)
         step_R = torch.tensor([step])
-        chosen = law.select(proposal, open_positions([0] * CANVAS, step_R=step_R, current_N=current, memories=[memory]))
+        chosen = law.select(offer, open_positions([0] * CANVAS, step_R=step_R, current_N=current, memories=[memory]))
         accepted = torch.where(sampler.accepted_token_mask[0], drawn, vocab)
         assert chosen.ended_R.tolist() == [stops]
         assert torch.equal(chosen.token_N, logits.argmax(-1) if stops else accepted)

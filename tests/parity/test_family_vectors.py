@@ -10,7 +10,8 @@ from decisions import open_positions
 from dare_bench.diffusion.plan import Cached, Plan
 from dare_bench.model_adapters.backbone.cache import KVStore
 from dare_bench.model_adapters.backbone.moe import route
-from dare_bench.model_adapters.sampling.reference import TokenNoise
+from dare_bench.model_adapters.sampling.draws import COUNTER
+from dare_bench.model_adapters.sampling.published import Drawn
 from dare_bench.model_adapters.sampling.scores import SCORES
 from dare_bench.model_adapters.sampling.strategies.quota import even_schedule
 from dare_bench.model_adapters.sampling.tokens import TokenPolicy, propose
@@ -228,11 +229,11 @@ def units(family, name):
 
 def proposed(unit, policy, logits_NV, law, score="confidence"):
     """Tokens and scores of a policy on the unit's logits; where it draws, with the published noise of its seed."""
-    noise = None
+    draws = COUNTER
     if not policy.greedy:
         generator = torch.Generator().manual_seed(unit["seed"])
-        noise = TokenNoise(law, torch.empty(logits_NV.shape).exponential_(generator=generator))
-    return propose(logits_NV, policy, SCORES[score], open_positions([0] * len(logits_NV)), noise=noise)
+        draws = Drawn(law, torch.empty(logits_NV.shape).exponential_(generator=generator), None)
+    return propose(logits_NV, policy, SCORES[score], open_positions([0] * len(logits_NV)), draws)
 
 
 @pytest.mark.parametrize("unit", units("dream", "dream.sample_tokens"))

@@ -10,7 +10,6 @@ Shape letters: N open positions, R rows.
 from __future__ import annotations
 
 from collections.abc import Hashable, Mapping, Sequence
-from dataclasses import KW_ONLY, dataclass
 from typing import Any, ClassVar, Self
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
@@ -19,64 +18,9 @@ from torch import Tensor
 from dare_bench.errors import DecodingError
 from dare_bench.model_adapters.fields import first_error
 from dare_bench.model_adapters.sampling.ranking import Ranked, rank
+from dare_bench.model_adapters.sampling.records import Decision, Offer, Positions
 from dare_bench.model_adapters.sampling.scores import SCORES, PositionScore
-from dare_bench.model_adapters.sampling.tokens import OpenPositions, Proposal
 from dare_bench.registry import registry
-
-
-@dataclass(frozen=True)
-class Selection:
-    """The positions to write, and the written positions that become masks again (None: no position does). ``token_N``:
-    other tokens than the proposed ones; ``ended_R``: rows whose block ends with this forward."""
-
-    written_N: Tensor
-    _: KW_ONLY
-    remasked_N: Tensor | None = None
-    token_N: Tensor | None = None
-    ended_R: Tensor | None = None
-    greedy_N: Tensor | None = None
-    """Where the token is the most probable one, whatever was proposed (``Proposal.best_NK``)."""
-
-
-@dataclass(frozen=True)
-class TurnOutcome:
-    """The effect of a forward on each row: ``step_R`` forwards of the block so far, at most ``limit_R``;
-    ``deterministic_R`` True for rows without randomness; ``post_steps_R`` forwards so far on a block without masks, if
-    a strategy edits. ``token_N``: the tokens after the forward; ``masks_outside_R``: masks of the block that it did not
-    see."""
-
-    step_R: Tensor
-    limit_R: Tensor
-    deterministic_R: Tensor
-    post_steps_R: Tensor
-    positions: OpenPositions
-    token_N: Tensor
-    mask_id: int
-    masks_outside_R: Tensor | None = None
-    ended_R: Tensor | None = None
-    """Rows for which ``select`` said so."""
-
-    @property
-    def masks_R(self) -> Tensor:
-        """Masks left in the block."""
-        at = self.positions
-        masks_R = at.count((self.token_N == self.mask_id) & at.in_block_N)
-        return masks_R if self.masks_outside_R is None else masks_R + self.masks_outside_R
-
-    @property
-    def changed_R(self) -> Tensor:
-        """Changed positions."""
-        return self.positions.count(self.token_N != self.positions.current_N)
-
-    @property
-    def full_R(self) -> Tensor:
-        """Had the block no mask before the forward?"""
-        return self.positions.count(self.positions.masked_N) == 0
-
-    @property
-    def stuck_R(self) -> Tensor:
-        """Without randomness an unchanged canvas gives the same forward again, forever."""
-        return self.deterministic_R & (self.changed_R == 0)
 
 
 class Strategy(BaseModel):
@@ -98,11 +42,11 @@ class Strategy(BaseModel):
     edits: ClassVar[bool] = False
     """Are the written tokens of the block open, too?"""
     remasks: ClassVar[bool] = False
-    """Does ``select`` read the scores with which tokens were written (``OpenPositions.score_N``)? Only with
+    """Does ``select`` read the scores with which tokens were written (``Positions.score_N``)? Only with
     ``edits``."""
     remembers: ClassVar[bool] = False
-    """Does ``select`` read and change what :meth:`remember` returned for a row's block (``OpenPositions.memories``)? It
-    is also given the most probable tokens (``Proposal.best_NK``), and has ``edits``."""
+    """Does ``select`` read and change what :meth:`remember` returned for a row's block (``Positions.memories``)? It
+    is also given the most probable tokens (``Offer.best_NK``), and has ``edits``."""
 
     framed: ClassVar[bool] = True
     """Can forwards of static shape be compiled and captured? False if ``select`` makes tensors on the host."""
@@ -117,7 +61,7 @@ class Strategy(BaseModel):
 
     @property
     def static(self) -> bool:
-        """Can forwards have a static shape, with positions that are not open (``OpenPositions.live_N``)? Strategies
+        """Can forwards have a static shape, with positions that are not open (``Positions.live_N``)? Strategies
         that only ``count`` can; one with its own ``select`` says so if its operations do not depend on the number of
         open positions, and nothing is read back to the host."""
         return type(self).select is Strategy.select
@@ -168,25 +112,27 @@ class Strategy(BaseModel):
         planned = float(self.planned(length))
         return min(planned, max(1.0, length / tokens_per_forward)) if self.parallel and tokens_per_forward else planned
 
-    def count(self, ranked: Ranked, positions: OpenPositions) -> Tensor:
+    def count(self, ranked: Ranked, positions: Positions) -> Tensor:
         """The number of best positions that each row writes, int64 [R]."""
         raise NotImplementedError(f"{type(self).__name__} overrides neither count nor select")
 
-    def select(self, proposal: Proposal, positions: OpenPositions) -> Selection:
+    def select(self, offer: Offer, positions: Positions) -> Decision:
         """The positions to write."""
-        ranked = rank(proposal.score_N, positions)
+        ranked = rank(offer.score_N, positions)
         count_R = self.count(ranked, positions)
         if not isinstance(count_R, Tensor):
             raise DecodingError(
                 f"strategy {self.name!r}: count returned a {type(count_R).__name__}; expected the counts alone, "
                 "int64 [R] (margins are no longer returned)"
             )
-        return Selection(ranked.rank_N < count_R[positions.row_N])
+        return offer.write(positions, ranked.rank_N < count_R[positions.row_N])
 
-    def finished(self, turn: TurnOutcome) -> Tensor:
-        """Rows whose block is finished, bool [R]."""
-        done_R = turn.step_R >= turn.limit_R
-        return done_R | (turn.masks_R == 0) | turn.stuck_R if self.until_full else done_R
+    def finished(self, positions: Positions, decision: Decision) -> Tensor:
+        """Rows whose block is finished with this decision, bool [R]."""
+        done_R = positions.is_last_R
+        if self.until_full:
+            done_R = done_R | (positions.masks_left(decision) == 0) | positions.stuck(decision)
+        return done_R
 
 
 class WrappedStrategy(Strategy):
@@ -235,8 +181,8 @@ class WrappedStrategy(Strategy):
     def expected_forwards(self, length: int, tokens_per_forward: float | None = None) -> float:
         return self.inner.expected_forwards(length, tokens_per_forward)
 
-    def finished(self, turn: TurnOutcome) -> Tensor:
-        return self.inner.finished(turn)
+    def finished(self, positions: Positions, decision: Decision) -> Tensor:
+        return self.inner.finished(positions, decision)
 
 
 def strategy_of(value: Any) -> Strategy:

@@ -7,10 +7,10 @@ from collections.abc import Hashable, Sequence
 from pydantic import Field
 from torch import Tensor
 
+from dare_bench.model_adapters.sampling.records import Decision, Offer, Positions
 from dare_bench.model_adapters.sampling.scores import SCORES, PositionScore
-from dare_bench.model_adapters.sampling.strategies import Selection, Strategy
+from dare_bench.model_adapters.sampling.strategies import Strategy
 from dare_bench.model_adapters.sampling.strategies.quota import time_ratios
-from dare_bench.model_adapters.sampling.tokens import OpenPositions, Proposal
 
 
 class Bernoulli(Strategy):
@@ -47,6 +47,6 @@ class Bernoulli(Strategy):
     def limit(self, length: int, schedule: Sequence[int]) -> int:
         return self.steps
 
-    def select(self, proposal: Proposal, positions: OpenPositions) -> Selection:
-        ratio_S = self.ratio_S.to(proposal.score_N.device)
-        return Selection(proposal.score_N < ratio_S[positions.step_R[positions.row_N]])
+    def select(self, offer: Offer, positions: Positions) -> Decision:
+        ratio_S = self.ratio_S.to(offer.score_N.device)
+        return offer.write(positions, offer.score_N < ratio_S[positions.step_R[positions.row_N]])

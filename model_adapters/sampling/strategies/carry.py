@@ -9,8 +9,8 @@ from pydantic import Field
 from torch import Tensor
 
 from dare_bench.model_adapters.sampling.ranking import Ranked
+from dare_bench.model_adapters.sampling.records import Positions
 from dare_bench.model_adapters.sampling.strategies.threshold import Threshold
-from dare_bench.model_adapters.sampling.tokens import OpenPositions
 
 
 class Carry(Threshold):
@@ -30,7 +30,7 @@ class Carry(Threshold):
         # A block that goes on was open as a whole before its first forward.
         return [(length if first else masks) // self.planned(length)] * self.limit(length, ())
 
-    def count(self, ranked: Ranked, positions: OpenPositions) -> Tensor:
+    def count(self, ranked: Ranked, positions: Positions) -> Tensor:
         # Everything except what later steps are scheduled to write.
         most_R = ranked.count_R - positions.quota_R * (self.steps - 1 - positions.step_R).clamp(min=0)
         return torch.minimum(super().count(ranked, positions), most_R)

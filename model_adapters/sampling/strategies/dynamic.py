@@ -9,9 +9,9 @@ from pydantic import Field
 from torch import Tensor
 
 from dare_bench.model_adapters.sampling.ranking import Ranked
+from dare_bench.model_adapters.sampling.records import Positions
 from dare_bench.model_adapters.sampling.strategies import Strategy
 from dare_bench.model_adapters.sampling.strategies.quota import even_schedule
-from dare_bench.model_adapters.sampling.tokens import OpenPositions
 
 
 def take_above(ranked: Ranked, threshold: float, quota_R: Tensor) -> Tensor:
@@ -39,5 +39,5 @@ class Dynamic(Strategy):
     def limit(self, length: int, schedule: Sequence[int]) -> int:
         return self.planned(length)
 
-    def count(self, ranked: Ranked, positions: OpenPositions) -> Tensor:
+    def count(self, ranked: Ranked, positions: Positions) -> Tensor:
         return take_above(ranked, self.threshold, positions.quota_R)

@@ -9,9 +9,9 @@ from pydantic import Field
 from torch import Tensor
 
 from dare_bench.model_adapters.sampling.ranking import Ranked, rank
-from dare_bench.model_adapters.sampling.strategies import Selection, Strategy, TurnOutcome
+from dare_bench.model_adapters.sampling.records import Decision, Offer, Positions
+from dare_bench.model_adapters.sampling.strategies import Strategy
 from dare_bench.model_adapters.sampling.strategies.dynamic import take_above
-from dare_bench.model_adapters.sampling.tokens import OpenPositions, Proposal
 
 
 class Edit(Strategy):
@@ -51,18 +51,18 @@ class Edit(Strategy):
         most = float(self.most_forwards(length))
         return min(most, max(1.0, length / tokens_per_forward)) if tokens_per_forward else most
 
-    def count(self, ranked: Ranked, positions: OpenPositions) -> Tensor:
+    def count(self, ranked: Ranked, positions: Positions) -> Tensor:
         return take_above(ranked, self.threshold, positions.quota_R)
 
-    def select(self, proposal: Proposal, positions: OpenPositions) -> Selection:
+    def select(self, offer: Offer, positions: Positions) -> Decision:
         masked_N = positions.masked_N
-        ranked = rank(proposal.score_N, positions, positions.live(masked_N))
+        ranked = rank(offer.score_N, positions, positions.live(masked_N))
         count_R = self.count(ranked, positions)
-        other_N = positions.live(~masked_N & (proposal.token_N != positions.current_N))
-        filled_N, edited_N = ranked.rank_N < count_R[positions.row_N], proposal.score_N > self.edit_threshold
-        return Selection(torch.where(masked_N, filled_N, other_N & edited_N))
+        other_N = positions.live(~masked_N & (offer.token_N != positions.current_N))
+        filled_N, edited_N = ranked.rank_N < count_R[positions.row_N], offer.score_N > self.edit_threshold
+        return offer.write(positions, torch.where(masked_N, filled_N, other_N & edited_N))
 
-    def finished(self, turn: TurnOutcome) -> Tensor:
-        unedited_R = turn.full_R & (turn.changed_R == 0)
-        exhausted_R = (turn.masks_R == 0) & (turn.post_steps_R >= self.max_post_steps)
-        return (turn.step_R >= turn.limit_R) | unedited_R | exhausted_R | turn.stuck_R
+    def finished(self, positions: Positions, decision: Decision) -> Tensor:
+        unedited_R = positions.full_R & ~positions.changed(decision)
+        exhausted_R = (positions.masks_left(decision) == 0) & (positions.post_steps_R >= self.max_post_steps)
+        return positions.is_last_R | unedited_R | exhausted_R | positions.stuck(decision)

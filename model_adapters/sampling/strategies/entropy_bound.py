@@ -6,9 +6,9 @@ from pydantic import Field
 from torch import Tensor
 
 from dare_bench.model_adapters.sampling.ranking import Ranked
+from dare_bench.model_adapters.sampling.records import Positions
 from dare_bench.model_adapters.sampling.scores import NegativeEntropy, PositionScore
 from dare_bench.model_adapters.sampling.strategies import Strategy
-from dare_bench.model_adapters.sampling.tokens import OpenPositions
 
 _ENTROPY = NegativeEntropy()
 
@@ -26,6 +26,6 @@ class EntropyBound(Strategy):
     def score(self) -> PositionScore:
         return _ENTROPY
 
-    def count(self, ranked: Ranked, positions: OpenPositions) -> Tensor:
+    def count(self, ranked: Ranked, positions: Positions) -> Tensor:
         spent_RW = (-ranked.sorted_RW).nan_to_num(posinf=0.0).cumsum(1) + ranked.sorted_RW.nan_to_num(neginf=0.0)
         return ((spent_RW <= self.bound) & ranked.open_RW).sum(1)

@@ -10,9 +10,10 @@ import torch
 from pydantic import Field, PrivateAttr, field_serializer, field_validator, model_validator
 from torch import Tensor
 
+from dare_bench.model_adapters.sampling.draws import Draws
+from dare_bench.model_adapters.sampling.records import Decision, Offer, Positions
 from dare_bench.model_adapters.sampling.scores import PositionScore, TopTwoMargin
-from dare_bench.model_adapters.sampling.strategies import Selection, Strategy, WrappedStrategy, strategy_of
-from dare_bench.model_adapters.sampling.tokens import OpenPositions, Proposal
+from dare_bench.model_adapters.sampling.strategies import Strategy, WrappedStrategy, strategy_of
 
 
 def is_any(token_N: Tensor, ids: Sequence[int]) -> Tensor:
@@ -33,11 +34,11 @@ class DecayedEos(PositionScore):
     def of(self, probability_NV: Tensor, confidence_N: Tensor) -> Tensor:
         return self.score.of(probability_NV, confidence_N)
 
-    def order(self, proposal: Proposal, positions: OpenPositions, noise_N: Tensor | None) -> Proposal:
-        proposal = self.score.order(proposal, positions, noise_N)
-        eos_N = is_any(proposal.token_N, self.eos_ids)
-        gamma_N = self.gamma(positions.step_R)[positions.row_N].to(proposal.score_N.dtype)
-        return replace(proposal, score_N=proposal.score_N * torch.where(eos_N, gamma_N, 1.0))
+    def order(self, offer: Offer, positions: Positions, draws: Draws) -> Offer:
+        offer = self.score.order(offer, positions, draws)
+        eos_N = is_any(offer.token_N, self.eos_ids)
+        gamma_N = self.gamma(positions.step_R)[positions.row_N].to(offer.score_N.dtype)
+        return replace(offer, score_N=offer.score_N * torch.where(eos_N, gamma_N, 1.0))
 
     def gamma(self, step_R: Tensor) -> Tensor:
         """The factor at these steps of a block, float64 [R]."""
@@ -97,5 +98,5 @@ class Eoser(WrappedStrategy):
     def decision(self) -> Hashable:
         return type(self), self.gamma_min, self._eos_ids, self._planned, self.inner.decision
 
-    def select(self, proposal: Proposal, positions: OpenPositions) -> Selection:
-        return self.inner.select(proposal, positions)
+    def select(self, offer: Offer, positions: Positions) -> Decision:
+        return self.inner.select(offer, positions)

@@ -7,9 +7,9 @@ from pydantic import Field
 from torch import Tensor
 
 from dare_bench.model_adapters.sampling.ranking import Ranked
+from dare_bench.model_adapters.sampling.records import Positions
 from dare_bench.model_adapters.sampling.scores import SCORES, PositionScore, RankBy
 from dare_bench.model_adapters.sampling.strategies import Strategy
-from dare_bench.model_adapters.sampling.tokens import OpenPositions
 
 
 class Factor(Strategy):
@@ -31,7 +31,7 @@ class Factor(Strategy):
     def score(self) -> PositionScore:
         return SCORES[self.rank_by]
 
-    def count(self, ranked: Ranked, positions: OpenPositions) -> Tensor:
+    def count(self, ranked: Ranked, positions: Positions) -> Tensor:
         width = ranked.sorted_RW.shape[1]
         n = torch.arange(1, width + 1, device=ranked.sorted_RW.device, dtype=torch.float64)
         limit_W = 1.0 - self.factor / (n + 1)

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import ClassVar
 
 import torch
 
-from dare_bench.model_adapters.sampling.strategies import Selection, WrappedStrategy
-from dare_bench.model_adapters.sampling.tokens import OpenPositions, Proposal
+from dare_bench.model_adapters.sampling.records import Decision, Offer, Positions
+from dare_bench.model_adapters.sampling.strategies import WrappedStrategy
 
 
 class FirstToken(WrappedStrategy):
@@ -32,9 +33,9 @@ class FirstToken(WrappedStrategy):
     def most_forwards(self, length: int) -> int:
         return max(self.inner.most_forwards(length), len(self.schedule(length, 0, length)))
 
-    def select(self, proposal: Proposal, positions: OpenPositions) -> Selection:
-        chosen = self.inner.select(proposal, positions)
+    def select(self, offer: Offer, positions: Positions) -> Decision:
+        chosen = self.inner.select(offer, positions)
         is_first_N = positions.live(positions.is_first_N)
         has_first_R = positions.count(is_first_N) > 0
         opening_R = (positions.step_R == 0) & has_first_R  # a given canvas may hold the first token
-        return Selection(torch.where(opening_R[positions.row_N], is_first_N, chosen.written_N))
+        return replace(chosen, written_N=torch.where(opening_R[positions.row_N], is_first_N, chosen.written_N))

@@ -9,9 +9,9 @@ import torch
 from pydantic import Field
 from torch import Tensor
 
-from dare_bench.model_adapters.sampling.strategies import Selection, Strategy, TurnOutcome
+from dare_bench.model_adapters.sampling.records import Decision, Offer, Positions
+from dare_bench.model_adapters.sampling.strategies import Strategy
 from dare_bench.model_adapters.sampling.strategies.quota import even_schedule
-from dare_bench.model_adapters.sampling.tokens import OpenPositions, Proposal
 
 ALTERNATIVES = 3
 """Most probable tokens of a position that are enough to leave out the two edits."""
@@ -71,8 +71,8 @@ class Levenshtein(Strategy):
     def limit(self, length: int, schedule: Sequence[int]) -> int:
         return self.max_steps
 
-    def select(self, proposal: Proposal, positions: OpenPositions) -> Selection:
-        assert proposal.best_NK is not None
+    def select(self, offer: Offer, positions: Positions) -> Decision:
+        assert offer.best_NK is not None
         token_N, ended_R = positions.current_N.clone(), torch.zeros(positions.rows, dtype=torch.bool)
         for r in positions.row_N.unique().tolist():
             at = (positions.row_N == r).nonzero()[:, 0]
@@ -80,17 +80,18 @@ class Levenshtein(Strategy):
                 self,
                 positions.memories[r],
                 positions.current_N[at].tolist(),
-                proposal.token_N[at].tolist(),
-                proposal.score_N[at].tolist(),
-                proposal.best_NK[at].tolist(),
+                offer.token_N[at].tolist(),
+                offer.score_N[at].tolist(),
+                offer.best_NK[at].tolist(),
             )
             tokens, ended_R[r] = step.run()
             token_N[at] = torch.tensor(tokens, device=token_N.device)
-        return Selection(token_N != positions.current_N, token_N=token_N, ended_R=ended_R.to(token_N.device))
+        written_N, ended_R = token_N != positions.current_N, ended_R.to(token_N.device)
+        return offer.write(positions, written_N, token_N=token_N, ended_R=ended_R)
 
-    def finished(self, turn: TurnOutcome) -> Tensor:
-        assert turn.ended_R is not None
-        return (turn.step_R >= turn.limit_R) | (turn.full_R & (turn.changed_R == 0)) | turn.ended_R
+    def finished(self, positions: Positions, decision: Decision) -> Tensor:
+        assert decision.ended_R is not None
+        return positions.is_last_R | (positions.full_R & ~positions.changed(decision)) | decision.ended_R
 
 
 @dataclass

@@ -10,9 +10,9 @@ from pydantic import Field
 from torch import Tensor
 
 from dare_bench.model_adapters.sampling.ranking import Ranked
+from dare_bench.model_adapters.sampling.records import Positions
 from dare_bench.model_adapters.sampling.scores import SCORES, DrawnOrder, PositionScore, RankBy
 from dare_bench.model_adapters.sampling.strategies import Strategy
-from dare_bench.model_adapters.sampling.tokens import OpenPositions
 
 
 def even_schedule(count: int, steps: int) -> list[int]:
@@ -60,7 +60,7 @@ class Quota(Strategy):
     def least_forwards(self, masks: int, due: Sequence[int]) -> int:
         return len(due)
 
-    def count(self, ranked: Ranked, positions: OpenPositions) -> Tensor:
+    def count(self, ranked: Ranked, positions: Positions) -> Tensor:
         return torch.minimum(positions.quota_R, ranked.count_R)
 
 

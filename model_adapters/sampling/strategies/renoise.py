@@ -9,9 +9,9 @@ from pydantic import Field
 from torch import Tensor
 
 from dare_bench.model_adapters.sampling.ranking import rank
-from dare_bench.model_adapters.sampling.strategies import Selection, Strategy, TurnOutcome
+from dare_bench.model_adapters.sampling.records import Decision, Offer, Positions
+from dare_bench.model_adapters.sampling.strategies import Strategy
 from dare_bench.model_adapters.sampling.strategies.entropy_bound import EntropyBound
-from dare_bench.model_adapters.sampling.tokens import OpenPositions, Proposal
 
 
 class Renoise(EntropyBound):
@@ -44,20 +44,21 @@ class Renoise(EntropyBound):
     def limit(self, length: int, schedule: Sequence[int]) -> int:
         return self.steps
 
-    def select(self, proposal: Proposal, positions: OpenPositions) -> Selection:
-        assert proposal.best_NK is not None
-        row_N, best_N = positions.row_N, proposal.best_NK[:, 0]
-        ranked = rank(proposal.score_N, positions)
+    def select(self, offer: Offer, positions: Positions) -> Decision:
+        assert offer.best_NK is not None
+        row_N, best_N = positions.row_N, offer.best_NK[:, 0]
+        ranked = rank(offer.score_N, positions)
         count_R = self.count(ranked, positions)
         entropy_R = -ranked.sorted_RW.where(ranked.open_RW, 0.0).sum(1) / ranked.count_R
         ended_R = (entropy_R < self.confidence) & self._stable(best_N, positions)
         ended_R |= (positions.step_R + 1 >= self.steps) & (ranked.count_R > 0)
-        token_N = torch.where(ranked.rank_N < count_R[row_N], proposal.token_N, self.open_id)
+        token_N = torch.where(ranked.rank_N < count_R[row_N], offer.token_N, self.open_id)
         greedy_N = ended_R[row_N]
         token_N = torch.where(greedy_N, best_N, token_N)
-        return Selection(token_N != positions.current_N, token_N=token_N, ended_R=ended_R, greedy_N=greedy_N)
+        written_N = token_N != positions.current_N
+        return offer.write(positions, written_N, token_N=token_N, ended_R=ended_R, greedy_N=greedy_N)
 
-    def _stable(self, best_N: Tensor, positions: OpenPositions) -> Tensor:
+    def _stable(self, best_N: Tensor, positions: Positions) -> Tensor:
         """Have the most probable tokens of a row been the same as often as required? Boolean [R]."""
         stable_R = torch.zeros(positions.rows, dtype=torch.bool)
         for r in positions.row_N.unique_consecutive().tolist():
@@ -66,6 +67,6 @@ class Renoise(EntropyBound):
             before[:] = [*before, best_L][-self.stability :] if self.stability else []
         return stable_R.to(best_N.device)
 
-    def finished(self, turn: TurnOutcome) -> Tensor:
-        assert turn.ended_R is not None
-        return turn.ended_R
+    def finished(self, positions: Positions, decision: Decision) -> Tensor:
+        assert decision.ended_R is not None
+        return decision.ended_R

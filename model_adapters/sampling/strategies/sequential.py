@@ -6,9 +6,9 @@ import torch
 from torch import Tensor
 
 from dare_bench.model_adapters.sampling.ranking import Ranked
+from dare_bench.model_adapters.sampling.records import Positions
 from dare_bench.model_adapters.sampling.scores import LeftToRight, PositionScore
 from dare_bench.model_adapters.sampling.strategies.quota import BlockQuota
-from dare_bench.model_adapters.sampling.tokens import OpenPositions
 
 _LEFT = LeftToRight()
 
@@ -24,6 +24,6 @@ class Sequential(BlockQuota):
     def score(self) -> PositionScore:
         return _LEFT
 
-    def count(self, ranked: Ranked, positions: OpenPositions) -> Tensor:
+    def count(self, ranked: Ranked, positions: Positions) -> Tensor:
         count_R = (ranked.sorted_RW > ranked.sorted_RW[:, :1] - positions.quota_R[:, None]).sum(1)
         return torch.minimum(count_R, ranked.count_R)

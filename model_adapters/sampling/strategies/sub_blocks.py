@@ -9,8 +9,8 @@ from typing import ClassVar
 import torch
 from pydantic import Field
 
-from dare_bench.model_adapters.sampling.strategies import Selection, WrappedStrategy
-from dare_bench.model_adapters.sampling.tokens import OpenPositions, Proposal
+from dare_bench.model_adapters.sampling.records import Decision, Offer, Positions
+from dare_bench.model_adapters.sampling.strategies import WrappedStrategy
 
 
 class SubBlocks(WrappedStrategy):
@@ -29,12 +29,12 @@ class SubBlocks(WrappedStrategy):
     def static(self) -> bool:
         return self.inner.static
 
-    def select(self, proposal: Proposal, positions: OpenPositions) -> Selection:
+    def select(self, offer: Offer, positions: Positions) -> Decision:
         row_N, last = positions.row_N, torch.iinfo(torch.long).max
         part_N = (positions.column_N - positions.begin_R[row_N]) // self.length
         live_N = positions.live(torch.ones_like(positions.masked_N))
         last_R = torch.full_like(positions.begin_R, last)
         first_R = last_R.scatter_reduce(0, row_N, torch.where(live_N, part_N, last), "amin")
         inside_N = live_N & (part_N == first_R[row_N])
-        chosen = self.inner.select(proposal, replace(positions, live_N=inside_N))
-        return Selection(inside_N & chosen.written_N)
+        chosen = self.inner.select(offer, replace(positions, live_N=inside_N))
+        return replace(chosen, written_N=inside_N & chosen.written_N)

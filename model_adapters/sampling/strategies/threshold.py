@@ -7,9 +7,9 @@ from pydantic import Field
 from torch import Tensor
 
 from dare_bench.model_adapters.sampling.ranking import Ranked
+from dare_bench.model_adapters.sampling.records import Positions
 from dare_bench.model_adapters.sampling.scores import SCORES, PositionScore, RankBy
 from dare_bench.model_adapters.sampling.strategies import Strategy
-from dare_bench.model_adapters.sampling.tokens import OpenPositions
 
 
 class Threshold(Strategy):
@@ -27,6 +27,6 @@ class Threshold(Strategy):
     def score(self) -> PositionScore:
         return SCORES[self.rank_by]
 
-    def count(self, ranked: Ranked, positions: OpenPositions) -> Tensor:
+    def count(self, ranked: Ranked, positions: Positions) -> Tensor:
         over_RW = ranked.sorted_RW >= self.threshold
         return torch.minimum(over_RW.sum(1).clamp(min=1), ranked.count_R)

@@ -11,11 +11,12 @@ from decisions import open_positions
 from trajectories import canvas_before
 
 from dare_bench.errors import DecodingError
+from dare_bench.model_adapters.sampling.draws import COUNTER
+from dare_bench.model_adapters.sampling.records import Offer
 from dare_bench.model_adapters.sampling.scores import SCORES
 from dare_bench.model_adapters.sampling.strategies import strategy_of
 from dare_bench.model_adapters.sampling.strategies.ascending import Ascending
 from dare_bench.model_adapters.sampling.strategies.eoser import DecayedEos
-from dare_bench.model_adapters.sampling.tokens import Proposal
 from dare_bench.types import Generation
 
 PROMPT = [5, 6, 7, 8, 9, 10, 11]
@@ -65,10 +66,9 @@ def test_gamma_rises_linearly_to_one() -> None:
     assert score.gamma(torch.arange(6)).tolist() == pytest.approx([0.4, 0.6, 0.8, 1.0, 1.0, 1.0])
     assert DecayedEos(SCORES["confidence"], 0.4, 1, ()).gamma(torch.zeros(1)).tolist() == [1.0]
     tokens_N, confidence_N = torch.tensor([7, 8, 9, 7]), torch.tensor([0.5, 0.5, 0.25, 1.0])
-    none_N = torch.full((4,), float("inf"), dtype=torch.float64)
-    proposal = Proposal(tokens_N, confidence_N, torch.zeros(4), confidence_N, none_N, torch.tensor(True))
+    offer = Offer(tokens_N, confidence_N, torch.zeros(4), confidence_N, torch.tensor(True))
     positions = open_positions([0, 0, 0, 1], quota=(1, 1), step_R=torch.tensor([1, 0]))
-    ordered = score.order(proposal, positions, None)
+    ordered = score.order(offer, positions, COUNTER)
     assert ordered.score_N.tolist() == pytest.approx([0.3, 0.5, 0.15, 0.4])
     assert torch.equal(ordered.confidence_N, confidence_N), "what is recorded is the model's"
 

@@ -9,8 +9,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from dare_bench.diffusion.rng import Draw, uniform
+from dare_bench.model_adapters.sampling.draws import inverse_cdf
+from dare_bench.model_adapters.sampling.published import topk_choice
 from dare_bench.model_adapters.sampling.ranking import rank
-from dare_bench.model_adapters.sampling.reference import topk_choice
 from dare_bench.model_adapters.sampling.scores import SCORES
 from dare_bench.model_adapters.sampling.stopping import (
     StoppingPolicy,
@@ -30,7 +31,7 @@ from dare_bench.model_adapters.sampling.strategies.rcr import Rcr
 from dare_bench.model_adapters.sampling.strategies.sequential import Sequential
 from dare_bench.model_adapters.sampling.strategies.sub_blocks import SubBlocks
 from dare_bench.model_adapters.sampling.strategies.threshold import Threshold
-from dare_bench.model_adapters.sampling.tokens import TokenPolicy, inverse_cdf, propose
+from dare_bench.model_adapters.sampling.tokens import TokenPolicy, propose
 
 
 def test_uniforms_are_uniform_and_independent():

@@ -26,7 +26,7 @@ from torch import Tensor
 
 from dare_bench.model_adapters.sampling.ranking import Ranked
 from dare_bench.model_adapters.sampling.strategies import Strategy
-from dare_bench.model_adapters.sampling.tokens import OpenPositions
+from dare_bench.model_adapters.sampling.records import Positions
 
 
 class Growing(Strategy):
@@ -47,7 +47,7 @@ class Growing(Strategy):
     def most_forwards(self, length: int) -> int:
         return len(self.schedule(length, 0, length))
 
-    def count(self, ranked: Ranked, at: OpenPositions) -> Tensor:
+    def count(self, ranked: Ranked, at: Positions) -> Tensor:
         return torch.minimum(at.quota_R, ranked.count_R)
 
 

@@ -7,12 +7,12 @@ from typing import Any
 import golden
 import pytest
 import torch
-from decisions import open_positions
+from decisions import MASK, open_positions
 from trajectories import canvas_before
 
 from dare_bench.errors import DareError, DecodingError
+from dare_bench.model_adapters.sampling.records import Offer
 from dare_bench.model_adapters.sampling.strategies.rcr import Rcr
-from dare_bench.model_adapters.sampling.tokens import Proposal
 from dare_bench.types import Generation, Request
 
 PROMPT = [5, 6, 7, 8, 9, 10, 11]
@@ -27,10 +27,10 @@ def answer(family: str, length: int = 16, prompt: list[int] = PROMPT, **fields: 
     return golden.model(family).generate([prompt], **fields)[0]
 
 
-def proposal(confidence: list[float]) -> Proposal:
+def offer(confidence: list[float]) -> Offer:
     score_N = torch.tensor(confidence)
     token_N, logprob_N = torch.arange(len(confidence)), torch.zeros(len(confidence))
-    return Proposal(token_N, score_N, logprob_N, score_N, torch.tensor(True))
+    return Offer(token_N, score_N, logprob_N, score_N, torch.tensor(True))
 
 
 def test_masks_are_left_where_the_running_confidence_is_lowest() -> None:
@@ -42,19 +42,19 @@ def test_masks_are_left_where_the_running_confidence_is_lowest() -> None:
         masked_N=masked_N,
         score_N=torch.tensor([INF, 0.2, INF, 0.9, INF, INF, INF], dtype=torch.float64),
     )
-    selection = Rcr().select(proposal([0.5, 1.0, 0.1, 1.0, 0.6, 0.3, 0.0]), positions)
-    assert selection.written_N.tolist() == [True, False, False, False, True, True, True]
-    assert selection.remasked_N is not None
-    assert selection.remasked_N.tolist() == [False, True, False, False, False, False, False]
+    decision = Rcr().select(offer([0.5, 1.0, 0.1, 1.0, 0.6, 0.3, 0.0]), positions)
+    assert decision.written_N.tolist() == [True, True, False, False, True, True, True]
+    assert decision.token_N.tolist() == [0, MASK, 2, 3, 4, 5, 6]
+    assert decision.confidence_N.tolist() == pytest.approx([0.5, 0.2, 0.1, 1.0, 0.6, 0.3, 0.0])
 
 
 def test_given_tokens_stay_and_ties_keep_the_first() -> None:
     masked_N = torch.tensor([False, True, True, True])
     score_N = torch.tensor([INF, INF, INF, INF], dtype=torch.float64)
     positions = open_positions([0] * 4, (1,), masked_N=masked_N, score_N=score_N)
-    selection = Rcr().select(proposal([0.0, 0.5, 0.5, 0.5]), positions)
-    assert selection.written_N.tolist() == [False, True, False, False]
-    assert selection.remasked_N is not None and not selection.remasked_N.any()
+    decision = Rcr().select(offer([0.0, 0.5, 0.5, 0.5]), positions)
+    assert decision.written_N.tolist() == [False, True, False, False]
+    assert MASK not in decision.token_N.tolist()
 
 
 FAMILIES = [family for family in golden.FAMILIES if family != "fast_dllm_v2"]

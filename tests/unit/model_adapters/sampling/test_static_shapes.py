@@ -9,7 +9,7 @@ import golden
 import pytest
 
 from dare_bench.model_adapters.backbone.attention import BACKENDS
-from dare_bench.model_adapters.sampling.batch import BatchState
+from dare_bench.model_adapters.sampling.device import DeviceState
 from dare_bench.types import Request
 
 
@@ -48,18 +48,19 @@ def test_a_run_meets_few_shapes_with_little_padding(family, padded, monkeypatch)
     ]
     requests = [replace(r, decoding={**common, **lengths[i % len(lengths)]}) for i, r in enumerate(requests)]
     shapes, computed, needed = set(), 0, 0
-    step = BatchState.step
+    step = DeviceState.step
 
-    def counted(batch, network):
+    def counted(state, network):
         nonlocal computed, needed
-        pack = batch.pack
-        tables = (batch.canvas_T, batch.schedule_RS, pack.candidates.at_N, pack.plan.padded(batch.device).view.mask)
+        pack = state.pack
+        view = pack.plan.padded(state.canvas_T.device).view
+        tables = (state.canvas_T, state.schedule_RS, pack.candidates.at_N, view.mask)
         shapes.add((pack.plan.tokens, pack.candidates.width, *(table.shape for table in tables)))
         computed += pack.plan.tokens
-        needed += sum(stop - start for start, stop in (row.window() for row in batch.rows))
-        return step(batch, network)
+        needed += sum(stop - start for start, stop in (row.window() for row in state.rows))
+        return step(state, network)
 
-    monkeypatch.setattr(BatchState, "step", counted)
+    monkeypatch.setattr(DeviceState, "step", counted)
     assert all(sample.error is None for sample in padded(family).loaded.generate(requests, max_rows=16))
     assert len(shapes) <= 24
     assert 1 < computed / needed <= 1.2

@@ -22,13 +22,12 @@ from dare_bench.model_adapters.sampling.tokens import TokenPolicy, propose
 from dare_bench.types import TIE
 
 FLOAT64 = TokenPolicy(confidence_float64=True)
-MASK = 99
 
 
 def decide(logits_NV, strategy, quota=1, policy=FLOAT64, **at):
     sampler = Sampler(len(logits_NV), len(logits_NV), strategy, tokens=policy, record_near_tie=True)
     at = open_positions([0] * len(logits_NV), [quota], **at)
-    return decide_alike(sampler, logits_NV, at, [], MASK)
+    return decide_alike(sampler, logits_NV, at)
 
 
 def near(*args, **fields):
@@ -101,7 +100,7 @@ def test_a_drawn_token_whose_place_is_at_the_edge_of_another():
     key_N = torch.arange(rows)
     at = open_positions(key_N.tolist(), [1] * rows, key_R=key_N, position_N=key_N * 0)
     sampler = Sampler(1, 1, Quota(), tokens=policy, record_near_tie=True)
-    chosen = decide_alike(sampler, logits, at, [], MASK)
+    chosen = decide_alike(sampler, logits, at)
 
     def turned(size):
         signs = [torch.where(torch.arange(6) <= edge, sign, -sign) for edge in range(5) for sign in (1.0, -1.0)]

@@ -1,4 +1,4 @@
-"""A turn on the device: a forward, the decision, and what it writes.
+"""The state of the active rows on the device: a forward, the decision, and what it writes.
 
 Shape letters: T packed tokens, R rows, N open positions, S steps of a block, V vocabulary.
 """
@@ -6,35 +6,25 @@ Shape letters: T packed tokens, R rows, N open positions, S steps of a block, V 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from copy import deepcopy
+from dataclasses import dataclass, field
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from dare_bench.model_adapters.sampling.decide import Decision, decide
+from dare_bench.model_adapters.sampling.decide import decide
 from dare_bench.model_adapters.sampling.guidance import guided_logits
 from dare_bench.model_adapters.sampling.packing import Candidates, Pack
+from dare_bench.model_adapters.sampling.records import Decision, Positions
 from dare_bench.model_adapters.sampling.sampler import Sampler
 from dare_bench.model_adapters.sampling.state import RowState
-from dare_bench.model_adapters.sampling.strategies import TurnOutcome
 from dare_bench.model_adapters.sampling.ties import NearTies
-from dare_bench.model_adapters.sampling.tokens import OpenPositions
 from dare_bench.model_adapters.sampling.uniform import SoftPredictions, with_noise
 
 
-@dataclass(frozen=True)
-class TurnResult:
-    """What a turn did on the device: the decision at ``positions``, whose places in the canvases are ``place_N``."""
-
-    place_N: Tensor
-    positions: OpenPositions
-    decision: Decision
-    outcome: TurnOutcome
-
-
 @dataclass(eq=False)
-class StepState:
+class DeviceState:
     """What turns read and change. In forwards of static shape that is tensors alone, besides ``kinds`` and ``mask_id``.
 
     ``canvas_T``: the concatenated canvases. Of each row, [R]: the number of its kind, the tokens of its prompt, the key
@@ -72,62 +62,62 @@ class StepState:
     noised: bool = False
     soft: SoftPredictions | None = None
 
-    def step(self, network: Any) -> TurnResult:
+    def step(self, network: Any) -> tuple[Positions, Decision]:
         """A forward, the decision, and what it writes. With static shapes this has no host synchronization, and takes
         and changes tensors of the state alone.
 
-        A forward that fails leaves canvases and cache unchanged.
+        Nothing is written unless forward and decision succeed.
         """
-        logits_NV, place_N, positions = self.forward(network)
+        logits_NV, positions = self.forward(network)
+        groups = self.groups(positions)
         soft_ND = None
         if self.soft is not None:
-            soft_ND = self.soft.predicted(network, logits_NV, positions, self.kinds, self.groups(positions))
-        decision = decide(self, logits_NV, positions)
-        self.write(place_N, positions, decision, soft_ND)
-        token_N = torch.where(decision.written_N, decision.token_N, positions.current_N)
-        if self.ties is not None and decision.near_R is not None:
-            self.ties.observe(decision.near_R, positions, token_N)
-        return TurnResult(place_N, positions, decision, self.count(positions, decision, token_N))
+            soft_ND = self.soft.predicted(network, logits_NV, positions, self.kinds, groups)
+        decision = decide(self.kinds, groups, logits_NV, positions, self.rows)
+        self.write(positions, decision, soft_ND)
+        self.count(positions, decision)
+        return positions, decision
 
-    def groups(self, positions: OpenPositions) -> list[Tensor]:
+    def groups(self, positions: Positions) -> list[Tensor]:
         """The indices of the positions that each of ``kinds`` decides."""
         if self.pack is not None and self.pack.candidates is not None:
             return self.pack.candidates.groups
+        if len(self.kinds) == 1:
+            return [torch.arange(len(positions.row_N), device=positions.row_N.device)] if self.soft is not None else []
         return [(self.kind_R[positions.row_N] == i).nonzero()[:, 0] for i in range(len(self.kinds))]
 
-    def forward(self, network: Any) -> tuple[Tensor, Tensor, OpenPositions]:
-        """Logits that predict the open positions [N, V], their indices in ``canvas_T`` [N], and the positions."""
+    def forward(self, network: Any) -> tuple[Tensor, Positions]:
+        """The open positions, and the logits that predict them, [N, V]."""
         pack = self.pack
         assert pack is not None
         tokens_T = self.canvas_T if pack.index_T is None else self.canvas_T[pack.index_T]
         if pack.candidates is None:
-            source_N, place_N, positions = self._listed(pack, tokens_T)
+            source_N, positions = self._listed(pack, tokens_T)
         else:
-            source_N, place_N, positions = self._planned(pack.candidates, tokens_T)
+            source_N, positions = self._planned(pack.candidates, tokens_T)
         if pack.hidden_T is None:
             logits_NV = self._logits(network, pack, tokens_T, source_N)
         else:
             tokens_T, c = tokens_T.masked_fill(pack.hidden_T, self.mask_id), pack.candidates
             copy_N = source_N + len(pack.tokens.row_T) if c is None or c.copy_N is None else c.copy_N
             logits_NV = guided_logits(network, pack, tokens_T, source_N, copy_N, self.scale_R[positions.row_N])
-        if self.score_T is not None:
-            positions = replace(positions, score_N=self.score_T[place_N])
-        return logits_NV, place_N, positions
+        return logits_NV, positions
 
     def _logits(self, network: Any, pack: Pack, tokens_T: Tensor, source_N: Tensor) -> Tensor:
         """Logits at the packed tokens ``source_N``, [N, V]."""
         given: dict[str, Tensor] = {}
         if self.noised:
-            tokens_T = with_noise(self, pack, tokens_T, tokens_T == self.mask_id, network.arch.vocab)
+            keys = self.key_R, self.turn_R, self.prompt_R
+            tokens_T = with_noise(pack, tokens_T, self.mask_id, keys, self.rows, network.arch.vocab)
         if getattr(network, "conditions", False):
             self.soft = self.soft or SoftPredictions(self.rows, network, self.canvas_T.device)
             given["soft"] = self.soft.of(pack)
         logits_NV: Tensor = network(tokens_T, pack.column_T, pack.plan, logits_at=source_N, **given).logits
         return logits_NV
 
-    def _listed(self, pack: Pack, tokens_T: Tensor) -> tuple[Tensor, Tensor, OpenPositions]:
-        """The tokens whose states predict the open positions, the places of these in the canvases, and the positions:
-        as many as are open now, which the host has to know."""
+    def _listed(self, pack: Pack, tokens_T: Tensor) -> tuple[Tensor, Positions]:
+        """The tokens whose states predict the open positions, and the positions: as many as are open now, which the
+        host has to know."""
         at = pack.tokens
         masked_T = tokens_T[: len(at.row_T)] == self.mask_id
         open_T = masked_T & at.fillable_T
@@ -139,13 +129,14 @@ class StepState:
             row_N=row_N,
             column_N=column_N,
             position_N=column_N - self.prompt_R[row_N],
+            place_N=open_N if pack.index_T is None else pack.index_T[open_N],
             current_N=tokens_T[open_N],
             masked_N=masked_T[open_N],
         )
         source_N = open_N if at.shift_T is None else open_N - at.shift_T[open_N]
-        return source_N, open_N if pack.index_T is None else pack.index_T[open_N], positions
+        return source_N, positions
 
-    def _planned(self, c: Candidates, tokens_T: Tensor) -> tuple[Tensor, Tensor, OpenPositions]:
+    def _planned(self, c: Candidates, tokens_T: Tensor) -> tuple[Tensor, Positions]:
         """As :meth:`_listed`, of all positions that may be open while the pack serves: their number is fixed."""
         current_N = tokens_T[c.at_N]
         masked_N = current_N == self.mask_id
@@ -154,60 +145,65 @@ class StepState:
             row_N=c.row_N,
             column_N=c.column_N,
             position_N=c.position_N,
+            place_N=c.place_N,
             current_N=current_N,
             masked_N=masked_N,
             live_N=open_N & self.going_R[c.row_N],
             slot_N=c.slot_N,
             width=c.width,
         )
-        return c.source_N, c.place_N, positions
+        return c.source_N, positions
 
-    def _open(self, **positions: Any) -> OpenPositions:
+    def _open(self, place_N: Tensor, **positions: Any) -> Positions:
+        assert self.pack is not None
         step_R = self.step_R.clamp(max=self.schedule_RS.shape[1] - 1)
-        return OpenPositions(
+        return Positions(
             **positions,
+            mask_id=self.mask_id,
+            place_N=place_N,
             key_R=self.key_R,
             step_R=self.step_R,
             turn_R=self.turn_R,
             quota_R=self.schedule_RS.gather(1, step_R[:, None])[:, 0],
             begin_R=self.begin_R,
+            limit_R=self.limit_R,
+            deterministic_R=self.deterministic_R,
+            post_steps_R=self.post_steps_R,
+            masks_outside_R=self.pack.masks_outside_R,
             lengths=[len(row.canvas) for row in self.rows],
-            memories=[row.memory for row in self.rows],
+            memories=[deepcopy(row.memory) for row in self.rows],
+            score_N=None if self.score_T is None else self.score_T[place_N],
         )
 
-    def write(
-        self, place_N: Tensor, positions: OpenPositions, decision: Decision, soft_ND: Tensor | None = None
-    ) -> None:
+    def write(self, positions: Positions, decision: Decision, soft_ND: Tensor | None) -> None:
         """Write a decision into the canvases, and keep the predictions ``soft_ND`` that the next forward is conditioned
         on."""
+        place_N = positions.place_N
         if self.soft is not None and soft_ND is not None:
             self.soft.soft_TD[place_N] = soft_ND
         self.finite &= decision.finite
         if self.score_T is not None:
             new_N = decision.written_N & positions.masked_N
             self.score_T[place_N] = torch.where(new_N, decision.score_N.double(), self.score_T[place_N])
-        self.canvas_T[place_N] = torch.where(decision.written_N, decision.token_N, positions.current_N)
+        self.canvas_T[place_N] = decision.after(positions)
+        for row, memory in zip(self.rows, positions.memories, strict=True):
+            row.memory = memory
 
-    def count(self, positions: OpenPositions, decision: Decision, token_N: Tensor) -> TurnOutcome:
-        """Count the forward, and note which blocks are finished. ``token_N``: the tokens at the positions now."""
-        assert self.pack is not None
+    def count(self, positions: Positions, decision: Decision) -> None:
+        """Count the forward, and note near ties and which blocks are finished."""
+        if self.ties is not None:
+            self.ties.observe(positions, decision)
+        if any(sampler.strategy.edits for sampler in self.kinds):
+            self.post_steps_R += positions.full_R & self.going_R
+        done_R = self.kinds[0].strategy.finished(positions, decision)
+        for i, sampler in enumerate(self.kinds[1:], 1):
+            done_R = torch.where(self.kind_R == i, sampler.strategy.finished(positions, decision), done_R)
         self.step_R += self.going_R
         self.turn_R += self.going_R
-        outcome = TurnOutcome(
-            step_R=self.step_R,
-            limit_R=self.limit_R,
-            deterministic_R=self.deterministic_R,
-            post_steps_R=self.post_steps_R,
-            positions=positions,
-            token_N=token_N,
-            mask_id=self.mask_id,
-            masks_outside_R=self.pack.masks_outside_R,
-            ended_R=decision.ended_R,
-        )
-        if any(sampler.strategy.edits for sampler in self.kinds):
-            self.post_steps_R += outcome.full_R & self.going_R
-        done_R = self.kinds[0].strategy.finished(outcome)
-        for i, sampler in enumerate(self.kinds[1:], 1):
-            done_R = torch.where(self.kind_R == i, sampler.strategy.finished(outcome), done_R)
         self.going_R &= ~done_R
-        return outcome
+
+    def split(self, lengths: list[int], x_T: Tensor | None = None) -> tuple[Tensor, ...]:
+        """The part of each row of the canvases, or of a tensor beside them, on the host: a copy, since a frame's
+        tensors serve other rows later."""
+        x_T = self.canvas_T if x_T is None else x_T
+        return x_T[: sum(lengths)].to("cpu", copy=True).split(lengths)

@@ -1,0 +1,49 @@
+"""Where random numbers come from: a function of the row's key, the forward and the position, so that a row's do not
+depend on other rows. ``published.Drawn`` replays those of published code instead.
+
+Shape letters: N open positions, V vocabulary.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from dare_bench.diffusion.rng import Draw
+from dare_bench.model_adapters.sampling.records import Positions
+
+
+class Draws:
+    """Draws by counter-based random numbers."""
+
+    def tokens(
+        self, logits_NV: Tensor, kept_NV: Tensor, temperature: float, positions: Positions, cut: slice
+    ) -> tuple[Tensor, Tensor]:
+        """Tokens of the positions ``cut``, and their log probabilities in nats, float64.
+
+        Args:
+            logits_NV: the logits of these positions.
+            kept_NV: the same at the temperature, filtered.
+        """
+        return inverse_cdf(kept_NV, positions.uniform(Draw.TOKEN, cut))
+
+    def order(self, positions: Positions) -> Tensor:
+        """A uniform random score of each position."""
+        return positions.uniform(Draw.ORDER)
+
+    def weighted_order(self, scaled_N: Tensor, positions: Positions) -> Tensor:
+        """Scores whose order is a draw without replacement from softmax(scaled), which takes the largest of
+        probability / exponential noise."""
+        return scaled_N.double() - torch.log(-torch.log(positions.uniform(Draw.ORDER)))
+
+
+COUNTER = Draws()
+
+
+def inverse_cdf(logits_NV: Tensor, uniform_N: Tensor) -> tuple[Tensor, Tensor]:
+    """A draw from softmax(logits) by one uniform for each position, and its log probability in nats."""
+    probability = torch.softmax(logits_NV.double(), -1)
+    cdf = probability.cumsum(-1)
+    cdf /= cdf[:, -1:].clone()
+    token = torch.searchsorted(cdf, uniform_N[:, None], right=True).clamp_(max=cdf.shape[1] - 1)
+    return token[:, 0], probability.gather(1, token)[:, 0].log()

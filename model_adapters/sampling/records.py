@@ -1,0 +1,203 @@
+"""What a forward offers (``Positions`` and ``Offer``), and what is decided on it (``Decision``).
+
+Shape letters: N open positions, R rows, K most probable tokens.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, fields, replace
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from dare_bench.diffusion.rng import Draw, uniform
+
+
+@dataclass(frozen=True)
+class Positions:
+    """The open positions of one forward, the rows one after another.
+
+    ``position_N`` counts from the first response token; ``place_N`` in the concatenated canvases; ``masked_N`` is False
+    where a written token may be replaced (editing). Of all rows of the batch: the ``key_R`` of a row's random numbers,
+    forwards of the block (``step_R``) and of the row (``turn_R``) so far, positions due by schedule, the first column
+    of the block and the most forwards that it has, whether the row has no randomness, its forwards on a block without
+    masks if a strategy edits (``post_steps_R``, this one counts), and the length of its canvas.
+    """
+
+    mask_id: int
+    row_N: Tensor
+    column_N: Tensor
+    position_N: Tensor
+    place_N: Tensor
+    current_N: Tensor
+    masked_N: Tensor
+    key_R: Tensor
+    step_R: Tensor
+    turn_R: Tensor
+    quota_R: Tensor
+    begin_R: Tensor
+    limit_R: Tensor
+    deterministic_R: Tensor
+    post_steps_R: Tensor
+    lengths: Sequence[int]
+    masks_outside_R: Tensor | None = None
+    """Masks of the block that the forward did not see."""
+    score_N: Tensor | None = None
+    """If a strategy remasks: the score with which a written token was chosen, float64; inf where it was given."""
+    memories: Sequence[Any] = ()
+    """By row, what a strategy that remembers keeps of its block."""
+    live_N: Tensor | None = None
+    """In forwards of static shape: False at positions that are not open now. None: all are open."""
+    slot_N: Tensor | None = None
+    """Counts the positions of each row; None: not counted yet."""
+    width: int = 0
+    """The most positions of a row, where they are counted."""
+
+    @property
+    def rows(self) -> int:
+        return len(self.key_R)
+
+    @property
+    def is_first_N(self) -> Tensor:
+        """True at the first position of a block."""
+        return self.column_N == self.begin_R[self.row_N]
+
+    @property
+    def is_last_R(self) -> Tensor:
+        """Is this the last forward that the block may have?"""
+        return self.step_R + 1 >= self.limit_R
+
+    @property
+    def full_R(self) -> Tensor:
+        """Has the block no mask before the forward is decided?"""
+        return self.count(self.masked_N) == 0
+
+    def live(self, which_N: Tensor) -> Tensor:
+        """``which_N`` at open positions, else False."""
+        return which_N if self.live_N is None else which_N & self.live_N
+
+    def count(self, which_N: Tensor) -> Tensor:
+        """The number of positions of each row where ``which_N`` is True, int64 [R]."""
+        return torch.zeros_like(self.key_R).scatter_add_(0, self.row_N, which_N.long())
+
+    def counted(self) -> Positions:
+        """These positions with ``slot_N`` and ``width``."""
+        if self.slot_N is not None:
+            return self
+        count_R = torch.bincount(self.row_N, minlength=self.rows)
+        place_N = torch.arange(len(self.row_N), device=self.row_N.device)
+        first_R = torch.full_like(self.key_R, len(self.row_N)).scatter_reduce_(0, self.row_N, place_N, "amin")
+        return replace(self, slot_N=place_N - first_R[self.row_N], width=max(int(count_R.max()), 1))
+
+    def only(self, which_N: Tensor) -> Positions:
+        values = {f.name: getattr(self, f.name) for f in fields(self) if f.name.endswith("_N")}
+        return replace(self, **{name: x_N[which_N] for name, x_N in values.items() if x_N is not None})
+
+    def uniform(self, draw: Draw, which: slice = slice(None)) -> Tensor:
+        """Uniform random numbers of this forward, float64 [N]."""
+        row_N = self.row_N[which]
+        return uniform(self.key_R[row_N], draw, self.turn_R[row_N], self.position_N[which])
+
+    def masks_left(self, decision: Decision) -> Tensor:
+        """Masks of each row's block after a decision, int64 [R]."""
+        in_block_N = self.column_N >= self.begin_R[self.row_N]
+        masks_R = self.count((decision.after(self) == self.mask_id) & in_block_N)
+        return masks_R if self.masks_outside_R is None else masks_R + self.masks_outside_R
+
+    def changed(self, decision: Decision) -> Tensor:
+        """Does a decision change a position of the row? bool [R]."""
+        return self.count(decision.after(self) != self.current_N) > 0
+
+    def stuck(self, decision: Decision) -> Tensor:
+        """Without randomness an unchanged canvas gives the same forward again, forever: bool [R]."""
+        return self.deterministic_R & ~self.changed(decision)
+
+
+@dataclass(frozen=True)
+class Offer:
+    """For every open position: the proposed token, its confidence (float32 or float64), the log probability of the
+    distribution that drew it (float64, nats; 0 for a greedy choice), and the score that ranks it."""
+
+    token_N: Tensor
+    confidence_N: Tensor
+    logprob_N: Tensor
+    score_N: Tensor
+    finite: Tensor
+    """False, [], if any position has no finite largest logit."""
+    drawn: bool = False
+    """Is the temperature above 0?"""
+    best_NK: Tensor | None = None
+    """The K most probable tokens of each position, if the policy asks for them."""
+    best_confidence_NK: Tensor | None = None
+    """Their confidences."""
+
+    @staticmethod
+    def joined(parts: Sequence[Offer]) -> Offer:
+        """The concatenated chunks."""
+        if len(parts) == 1:
+            return parts[0]
+        names = ["token_N", "confidence_N", "logprob_N", "score_N"]
+        names += [] if parts[0].best_NK is None else ["best_NK", "best_confidence_NK"]
+        tensors: dict[str, Any] = {name: torch.cat([getattr(part, name) for part in parts]) for name in names}
+        return replace(parts[0], **tensors, finite=torch.stack([part.finite for part in parts]).all())
+
+    def write(
+        self,
+        positions: Positions,
+        written_N: Tensor,
+        *,
+        remasked_N: Tensor | None = None,
+        token_N: Tensor | None = None,
+        greedy_N: Tensor | None = None,
+        ended_R: Tensor | None = None,
+    ) -> Decision:
+        """The decision to write the positions ``written_N``.
+
+        Args:
+            remasked_N: written positions that become masks again.
+            token_N: tokens other than the proposed ones.
+            greedy_N: where the token is the most probable one, whatever was proposed (``best_NK``).
+            ended_R: rows whose block ends with this forward.
+        """
+        token, confidence_N, logprob_N = self.token_N, self.confidence_N, self.logprob_N
+        if token_N is not None:
+            token = token_N
+            if self.drawn:
+                other_N = torch.where(token_N == positions.mask_id, 0.0, float("nan"))
+                logprob_N = torch.where(token_N == self.token_N, logprob_N, other_N)
+        if greedy_N is not None and self.best_confidence_NK is not None:
+            confidence_N = torch.where(greedy_N, self.best_confidence_NK[:, 0], confidence_N)
+            logprob_N = torch.where(greedy_N, 0.0, logprob_N)
+        written_N = positions.live(written_N)
+        if remasked_N is not None:
+            assert positions.score_N is not None
+            token = torch.where(remasked_N, positions.mask_id, token)
+            confidence_N = torch.where(remasked_N, positions.score_N, confidence_N.double())
+            logprob_N = torch.where(remasked_N, 0.0, logprob_N)
+            written_N = written_N | remasked_N
+        return Decision(token, confidence_N, logprob_N, self.score_N, written_N, self.finite, ended_R)
+
+
+@dataclass(frozen=True)
+class Decision:
+    """What is written at the open positions (``written_N``), each with its token and score, also where it is not
+    written: the proposed token, or the mask id where a written token is masked again, whose confidence is the score
+    with which it was written. ``logprob_N`` is NaN where the token is not the one that was drawn."""
+
+    token_N: Tensor
+    confidence_N: Tensor
+    logprob_N: Tensor
+    score_N: Tensor
+    written_N: Tensor
+    finite: Tensor
+    """False, [], if a largest logit is NaN or infinite."""
+    ended_R: Tensor | None = None
+    """Rows whose block ends with this forward, whatever it holds (None: no row)."""
+    near_R: Tensor | None = None
+    """Rows in which rounding could have changed it; None: not recorded."""
+
+    def after(self, positions: Positions) -> Tensor:
+        """The tokens at the positions after it, [N]."""
+        return torch.where(self.written_N, self.token_N, positions.current_N)

@@ -187,6 +187,25 @@ class Plan:
         value: Value = self._computed[key]
         return value
 
+    def tables(self) -> dict[str, Tensor]:
+        """What the padded view is made of, on the host: the rows' ``lengths`` [R], the ``places`` of the tokens [T], and
+        if they read a cache how many slots (``counts`` [R]) and which (``reads`` [R, E]); filled, and with zeros behind
+        a row's own."""
+        lengths = [*self.lengths, *[0] * (self.filled.rows - len(self.lengths) if self.filled else 0)]
+        length_R = torch.tensor(lengths)
+        padding = Padding.of(length_R, max(self.filled.length if self.filled else 0, *lengths), self.tokens)
+        tables = {"lengths": length_R, "places": padding.place_T}
+        if self.reading is not None:
+            slots = [*self.reading.slots, *[torch.zeros(0, dtype=torch.long)] * (len(lengths) - len(self.lengths))]
+            reads = pad_sequence(slots, batch_first=True)
+            missing = max(0, self.filled.cached - reads.shape[1]) if self.filled else 0
+            tables |= {"counts": torch.tensor([len(s) for s in slots]), "reads": pad(reads, (0, missing))}
+        return tables
+
+    def place(self, tables: dict[str, Tensor], device: torch.device) -> None:
+        """The caller has copied :meth:`tables` to a device."""
+        self._computed["tables", device] = tables
+
     def positions(self, device: torch.device | str = "cpu") -> Tensor:
         """Each row's own positions, packed: int64 [T]."""
         parts = [torch.arange(g.length // self.copies, device=device).repeat(g.rows * self.copies) for g in self.groups]
@@ -247,8 +266,11 @@ class Plan:
         else:
             masks = ((n, block_mask(n, self.block_length, self.copies, device)) for n in lengths)
             own = torch.cat([pad(mask, (0, group.length - n, 0, group.length - n)) for n, mask in masks])
-        padding = Padding.of(torch.tensor(lengths, device=device), group.length, self.tokens)
-        return self._padded_view(self._view(group, device, padding.mask(own)), padding.index_RL, padding.place_T)
+        placed = self._computed.get(("tables", device))
+        length_R = torch.tensor(lengths, device=device) if placed is None else placed["lengths"]
+        padding = Padding.of(length_R, group.length, self.tokens)
+        place_T = padding.place_T if placed is None else placed["places"]
+        return self._padded_view(self._view(group, device, padding.mask(own)), padding.index_RL, place_T)
 
     @staticmethod
     def _padded_view(view: View, index_RL: Tensor | None, place_T: Tensor) -> PaddedView:
@@ -266,14 +288,20 @@ class Plan:
         if width == 0:
             return View(g, None, own)
         even = all(len(s) == width for s in slots) and self.window is None
-        table = torch.stack(slots) if even else pad_sequence(list(slots), batch_first=True)
-        if self.filled is not None and width < self.filled.cached:
-            table, even = pad(table, (0, self.filled.cached - width)), False
-        reads, width = table.to(device), table.shape[1]
+        placed = self._computed.get(("tables", device), {}) if g.rows >= len(self.lengths) else {}
+        if "reads" in placed and len(placed["reads"]) == g.rows:
+            reads = placed["reads"]
+            even = even and reads.shape[1] == width
+        else:
+            table = torch.stack(slots) if even else pad_sequence(list(slots), batch_first=True)
+            if self.filled is not None and width < self.filled.cached:
+                table, even = pad(table, (0, self.filled.cached - width)), False
+            reads = table.to(device)
+        width = reads.shape[1]
         gathered: dict[str, tuple[Tensor, Tensor]] | None = {} if self.cached.steady else None
         if even and own is None:
             return View(g, reads, None, gathered)
-        count_R = torch.tensor([len(s) for s in slots], device=device)
+        count_R = placed["counts"] if "counts" in placed else torch.tensor([len(s) for s in slots], device=device)
         seen = (torch.arange(width, device=device)[None] < count_R[:, None])[:, None, None]
         seen = seen.expand(g.rows, 1, g.length, width)
         if self.window is not None:

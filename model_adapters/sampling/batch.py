@@ -5,7 +5,7 @@ Shape letters: T packed tokens, R rows, S steps of a block.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from typing import Any
 
 import torch
@@ -23,6 +23,7 @@ from dare_bench.model_adapters.sampling.records import Decision, Positions
 from dare_bench.model_adapters.sampling.sampler import Sampler
 from dare_bench.model_adapters.sampling.state import RowState
 from dare_bench.model_adapters.sampling.ties import NearTies, first_end
+from dare_bench.model_adapters.sampling.upload import upload
 
 
 class ActiveRows:
@@ -54,13 +55,11 @@ class ActiveRows:
             kinds,
             mask_id,
             **self._tables(kinds),
-            score_T=self._scores(),
-            ties=self._ties() if any(sampler.record_near_tie for sampler in samplers) else None,
             rows=rows,
             noised=noised,
         )
-        kind_numbers = None if self.sizes is None else self.device.kind_R.tolist()[: len(rows)]
-        self.packer = Packer(rows, device, store, pool, kind_numbers, self.slots, self.sizes)
+        numbers = None if self.sizes is None else self._kinds(kinds)
+        self.packer = Packer(rows, device, store, pool, numbers, self.slots, self.sizes)
         self.tokens_done = 0
         self.recorder = Recorder.of(rows)
         self.carried = any(sampler.reference.count == "carry" for sampler in samplers)
@@ -68,52 +67,72 @@ class ActiveRows:
         self.followed = any(row.cache.follows_canvas for row in rows)
         self.look_in = 0  # forwards until the host looks; 0: to be computed
         self.forwards = 0
+        self.read: dict[str, Tensor] | None = None
+        """What the host has read of the device since the last forward."""
         self.end_turns = {i: row.end_turn - row.turn for i, row in enumerate(rows) if row.end_turn is not None}
         """By row, the forwards here after which the row ends."""
 
+    def _kinds(self, kinds: list[Sampler]) -> list[int]:
+        """By row, the number of its sampler among ``kinds``."""
+        number = {sampler.decision: i for i, sampler in enumerate(kinds)}
+        return [number[row.sampler.decision] for row in self.rows]
+
     def _tables(self, kinds: list[Sampler]) -> dict[str, Any]:
-        """The tensors of :class:`DeviceState`, by name."""
+        """What :class:`DeviceState` holds, by name."""
         rows = self.rows
         samplers = [row.sampler for row in rows]
-        kind_of = {sampler.decision: i for i, sampler in enumerate(kinds)}
-        canvas_T = torch.cat([row.canvas for row in rows])
-        return {
-            "canvas_T": pad(canvas_T, (0, self._grown("canvas", len(canvas_T)) - len(canvas_T))).to(self.at),
-            "kind_R": self._by_row(kind_of[sampler.decision] for sampler in samplers),
+        tables: dict[str, Any] = {
+            "canvas_T": self._along([row.canvas for row in rows]),
+            "kind_R": self._by_row(self._kinds(kinds)),
             "prompt_R": self._by_row(len(row.prompt) for row in rows),
             "key_R": self._by_row(row.key for row in rows),
             "turn_R": self._by_row(row.turn for row in rows),
+            "deterministic_R": self._by_row((not sampler.draws for sampler in samplers), torch.bool),
+            "scale_R": self._by_row((sampler.attention.cfg_scale for sampler in samplers), torch.float32),
+            "finite": torch.ones((), dtype=torch.bool),
+            **self._block_tables(),
+        }
+        if any(row.scores is not None for row in rows):
+            none = (torch.full((n,), float("inf"), dtype=torch.float64) for n in self.lengths)
+            scores = [x if row.scores is None else row.scores for row, x in zip(rows, none, strict=True)]
+            tables["score_T"] = self._along(scores, float("inf"))
+        recorded = any(sampler.record_near_tie for sampler in samplers)
+        moved: dict[str, Any] = upload({**tables, **(self._tie_tables() if recorded else {})}, self.at)
+        if recorded:
+            eos_ids = tuple(sorted({token for sampler in samplers for token in sampler.stopping.eos_ids}))
+            moved["ties"] = NearTies(eos_ids, *(moved.pop(name) for name in ("near_R", "cut_R", "end_R")))
+        return moved
+
+    def _block_tables(self) -> dict[str, Tensor]:
+        """What is new when a row enters a block, on the host."""
+        rows = self.rows
+        width = self._grown("schedule", max(len(row.schedule) for row in rows) + 1)
+        schedule_RS = torch.zeros((self.slots, width), dtype=torch.long)  # nothing is due after a schedule's end
+        for i, row in enumerate(rows):
+            schedule_RS[i, : len(row.schedule)] = torch.tensor(row.schedule, dtype=torch.long)
+        return {
             "step_R": self._by_row(row.step for row in rows),
             "post_steps_R": self._by_row(row.post_steps for row in rows),
             "begin_R": self._by_row(row.begin for row in rows),
             "limit_R": self._by_row(row.limit for row in rows),
-            "deterministic_R": self._by_row((not sampler.draws for sampler in samplers), torch.bool),
-            "scale_R": self._by_row((sampler.attention.cfg_scale for sampler in samplers), torch.float32),
-            "schedule_RS": self._schedules(),
             "going_R": self._by_row((True for _ in rows), torch.bool),
-            "finite": torch.ones((), dtype=torch.bool, device=self.at),
+            "schedule_RS": schedule_RS,
         }
 
-    def _scores(self) -> Tensor | None:
-        """``score_T``."""
-        if all(row.scores is None for row in self.rows):
-            return None
-        none_T = torch.full((sum(self.lengths),), float("inf"), dtype=torch.float64)
-        parts = zip(self.rows, none_T.split(self.lengths), strict=True)
-        score_T = torch.cat([part if row.scores is None else row.scores for row, part in parts])
-        missing = self._grown("canvas", len(score_T)) - len(score_T)
-        return pad(score_T, (0, missing), value=float("inf")).to(self.at)
-
-    def _ties(self) -> NearTies:
+    def _tie_tables(self) -> dict[str, Tensor]:
         samplers = [row.sampler for row in self.rows]
         cut = (not s.strategy.edits and (s.stopping.early_stop or s.stopping.cut_at_eos) for s in samplers)
         ends = (first_end(row.canvas[len(row.prompt) :].tolist(), row.sampler.stopping.eos_ids) for row in self.rows)
-        return NearTies(
-            eos_ids=tuple(sorted({token for sampler in samplers for token in sampler.stopping.eos_ids})),
-            near_R=self._by_row((row.near_tie for row in self.rows), torch.bool),
-            cut_R=self._by_row(cut, torch.bool),
-            end_R=self._by_row(ends),
-        )
+        return {
+            "near_R": self._by_row((row.near_tie for row in self.rows), torch.bool),
+            "cut_R": self._by_row(cut, torch.bool),
+            "end_R": self._by_row(ends),
+        }
+
+    def _along(self, parts: list[Tensor], fill: float = 0) -> Tensor:
+        """Tensors of the rows beside their canvases, then ``fill`` for null tokens: [T]."""
+        x_T = torch.cat(parts)
+        return pad(x_T, (0, self._grown("canvas", len(x_T)) - len(x_T)), value=fill)
 
     def _grown(self, name: str, size: int) -> int:
         """A size with room for at least one null entry, if they are used."""
@@ -122,15 +141,7 @@ class ActiveRows:
     def _by_row(self, values: Iterable[float], dtype: torch.dtype = torch.long) -> Tensor:
         """A value for each row, then zeros for the null rows: [R]."""
         value_R = torch.tensor(list(values), dtype=dtype)
-        return pad(value_R, (0, self.slots - len(value_R))).to(self.at)
-
-    def _schedules(self) -> Tensor:
-        """The rows' schedules, [R, S]; nothing is due after their ends."""
-        width = self._grown("schedule", max(len(row.schedule) for row in self.rows) + 1)
-        table_RS = torch.zeros((self.slots, width), dtype=torch.long)
-        for i, row in enumerate(self.rows):
-            table_RS[i, : len(row.schedule)] = torch.tensor(row.schedule, dtype=torch.long)
-        return table_RS.to(self.at)
+        return pad(value_R, (0, self.slots - len(value_R)))
 
     def _next_look(self) -> int:
         """Turns after which the host looks which blocks are finished; at once, if positions are listed on the host."""
@@ -143,6 +154,7 @@ class ActiveRows:
             for row in self.rows:
                 if row.sampler.replays:
                     row.stream.mark()
+        self.read = None
         if self.device.pack is not None:
             return
         if not self.look_in:
@@ -179,13 +191,14 @@ class ActiveRows:
     def _look(self, positions: Positions, decision: Decision) -> list[int]:
         """The rows whose block is finished; waits for the device."""
         self.look_in = 1
-        finite, *going = torch.cat([self.device.finite[None], self.device.going_R]).tolist()
-        if not finite:
+        self.read = self.device.read()
+        if not self.read["finite"]:
             raise ModelOutputError(
                 "the network gave NaN or infinite logits; logits must be finite: check the weights (dare-bench "
                 "validate) and the dtype"
             )
-        done = [i for i, goes_on in enumerate(going[: len(self.rows)]) if not goes_on]
+        going = self.read["going_R"].tolist()[: len(self.rows)]
+        done = [i for i, goes_on in enumerate(going) if not goes_on]
         return sorted({*done, *self._stopped(positions, decision)}) if self.stopped_in_block else done
 
     def abandon(self) -> None:
@@ -205,7 +218,8 @@ class ActiveRows:
         """Rows with an EOS without masks before it, which this forward has written (LLaDA2 generate, eos_early_stop)
         or, with ``stop_when_filled``, an earlier one (Fast-dLLM v2 generate)."""
         stopped = []
-        canvases = self.device.split(self.lengths)
+        assert self.read is not None
+        canvases = self.read["canvas_T"].split(self.lengths)
         for i in self.stopped_in_block:
             row = self.rows[i]
             eos_ids = set(row.sampler.stopping.eos_ids)
@@ -219,26 +233,24 @@ class ActiveRows:
 
     def sync(self) -> None:
         """Copy canvases and counters to the rows."""
-        device = self.device
-        tables = (device.step_R, device.turn_R, device.post_steps_R)
-        counters, canvases = (table.tolist()[: len(self.rows)] for table in tables), device.split(self.lengths)
+        device, count = self.device, len(self.rows)
+        read = device.read() if self.read is None else self.read
+        self.read, canvases = None, read["canvas_T"].split(self.lengths)
+        counters = (read[name].tolist()[:count] for name in ("step_R", "turn_R", "post_steps_R"))
         for row, canvas, *counts in zip(self.rows, canvases, *counters, strict=True):
             row.canvas, (row.step, row.turn, row.post_steps) = canvas, counts
-        if device.score_T is not None:
-            for row, scores in zip(self.rows, device.split(self.lengths, device.score_T), strict=True):
-                row.scores = None if row.scores is None else scores
         if device.ties is not None:
-            for row, near in zip(self.rows, device.ties.near_R.tolist(), strict=False):  # then null rows
-                row.near_tie = near
+            for row, near in zip(self.rows, read["near_R"].tolist(), strict=False):  # then null rows
+                row.near_tie = bool(near)
+        if device.score_T is not None:
+            scores = device.score_T[: sum(self.lengths)].to("cpu", copy=True).split(self.lengths)
+            for row, own in zip(self.rows, scores, strict=True):
+                row.scores = None if row.scores is None else own
         if device.soft is not None:
             device.soft.sync(self.rows)
 
-    def enter_blocks(self, moved: Sequence[int]) -> None:
-        """These rows have moved to another block."""
-        device = self.device
-        for i in moved:
-            row = self.rows[i]
-            device.step_R[i], device.post_steps_R[i], device.going_R[i] = row.step, 0, True
-            device.begin_R[i], device.limit_R[i] = row.begin, row.limit
-        device.schedule_RS = self._schedules()
-        device.pack, self.look_in, device.soft = None, 0, None
+    def enter_blocks(self) -> None:
+        """Rows have moved to other blocks since :meth:`sync`."""
+        for name, table in upload(self._block_tables(), self.at).items():
+            setattr(self.device, name, table)
+        self.device.pack, self.look_in, self.device.soft = None, 0, None

@@ -202,8 +202,13 @@ class DeviceState:
         self.turn_R += self.going_R
         self.going_R &= ~done_R
 
-    def split(self, lengths: list[int], x_T: Tensor | None = None) -> tuple[Tensor, ...]:
-        """The part of each row of the canvases, or of a tensor beside them, on the host: a copy, since a frame's
-        tensors serve other rows later."""
-        x_T = self.canvas_T if x_T is None else x_T
-        return x_T[: sum(lengths)].to("cpu", copy=True).split(lengths)
+    def read(self) -> dict[str, Tensor]:
+        """What the host reads, by name, in one copy; a copy in any case, since a frame's tensors serve other rows
+        later."""
+        names = ("finite", "going_R", "step_R", "turn_R", "post_steps_R", "canvas_T")
+        tables = {name: getattr(self, name).reshape(-1) for name in names}
+        if self.ties is not None:
+            tables["near_R"] = self.ties.near_R
+        tables["canvas_T"] = self.canvas_T[: sum(len(row.canvas) for row in self.rows)]
+        read = torch.cat([x.long() for x in tables.values()]).cpu()
+        return dict(zip(tables, read.split([len(x) for x in tables.values()]), strict=True))

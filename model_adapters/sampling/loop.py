@@ -150,7 +150,8 @@ class _Loop:
         become free."""
         batch.sync()
         moved = [i for i in finished if batch.rows[i].next_block(self.vocab)]
-        batch.enter_blocks(moved)
+        if moved:
+            batch.enter_blocks()
         ended = [batch.rows[i] for i in finished if i not in moved]
         for row in [batch.rows[i] for i in batch.ended()]:
             if row not in ended:

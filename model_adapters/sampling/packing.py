@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, fields, replace
 from itertools import accumulate
-from typing import Any, TypeVar
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -19,8 +19,7 @@ from dare_bench.model_adapters.backbone.cache import KVStore
 from dare_bench.model_adapters.sampling.buckets import LEAST_ROW, LEAST_TOKENS, MANY_TOKENS, Sizes, bucket
 from dare_bench.model_adapters.sampling.pages import CachePage, PagePool
 from dare_bench.model_adapters.sampling.state import RowState
-
-Record = TypeVar("Record", "PackTokens", "Pack", "Candidates")
+from dare_bench.model_adapters.sampling.upload import upload
 
 
 @dataclass(frozen=True)
@@ -136,14 +135,36 @@ class Packer:
             plan,
             None if whole else pad(place_T, (0, plan.tokens - len(place_T)), value=self.total),
             column_T,
-            _on(self.device, tokens),
+            tokens,
             fresh=cached is not None and (not cached.steady or self.followed),
             masks_outside_R=self._masks_outside(spans) if self.followed else None,
             hidden_T=hidden_T,
             commits=commits,
-            candidates=None if candidates is None else _on(self.device, candidates),
+            candidates=candidates,
         )
-        return _on(self.device, pack)
+        return self._uploaded(pack)
+
+    def _uploaded(self, pack: Pack) -> Pack:
+        """With its tensors on the device, by one copy."""
+        if self.device.type == "cpu":
+            return pack
+        plan, candidates, cached = pack.plan, pack.candidates, pack.plan.cached
+        parts: dict[str, Pack | PackTokens | Candidates | Cached | None]
+        parts = {"pack": pack, "tokens": pack.tokens, "candidates": candidates, "cached": cached}
+        host = {f"{of}.{name}": x for of, part in parts.items() if part for name, x in _tensors(part).items()}
+        host |= {f"plan.{name}": x for name, x in plan.tables().items()}
+        host |= {f"group.{i}": x for i, x in enumerate(candidates.groups if candidates else ())}
+        there = upload(host, self.device)
+
+        def part(of: str) -> dict[str, Any]:
+            return {name.partition(".")[2]: x for name, x in there.items() if name.startswith(f"{of}.")}
+
+        plan = replace(plan, cached=cached and replace(cached, **part("cached")))
+        plan.place(part("plan"), self.device)
+        moved: dict[str, Any] = {**part("pack"), "tokens": replace(pack.tokens, **part("tokens")), "plan": plan}
+        if candidates is not None:
+            moved["candidates"] = replace(candidates, **part("candidates"), groups=[*part("group").values()])
+        return replace(pack, **moved)
 
     @staticmethod
     def _by_row(values: Iterable[int], row_T: Tensor) -> Tensor:
@@ -197,7 +218,7 @@ class Packer:
             slot_N=torch.cat([torch.arange(n) for n in counts]) if counts else at_N,
             editable_N=None if editable_T is None else editable_T[at_N],
             width=max(counts, default=1),
-            groups=[(kind_N == kind).nonzero()[:, 0].to(self.device) for kind in range(max(kinds) + 1)],
+            groups=[(kind_N == kind).nonzero()[:, 0] for kind in range(max(kinds) + 1)],
         )
 
     def _filled(self, candidates: Candidates, tokens: int, sizes: Sizes) -> Candidates:
@@ -250,8 +271,8 @@ class Packer:
         cached = Cached(
             self.store,
             tuple(self.rows[i].cache.reads(self.rows[i]) for i in order),
-            (torch.cat(at) if at else none).to(self.device),
-            (torch.cat(to) if to else none).to(self.device),
+            torch.cat(at) if at else none,
+            torch.cat(to) if to else none,
             steady=not to and all(row.opened for row in self.rows),
         )
         return cached, commits
@@ -294,12 +315,6 @@ def _without_reads(cached: Cached | None, rows: int) -> Cached | None:
     return cached and replace(cached, slots=(*cached.slots, *[nothing] * rows))
 
 
-def _tensors(record: PackTokens | Pack | Candidates) -> dict[str, Tensor]:
+def _tensors(record: PackTokens | Pack | Candidates | Cached) -> dict[str, Tensor]:
     """Its tensors by name."""
     return {f.name: x for f in fields(record) if isinstance(x := getattr(record, f.name), Tensor)}
-
-
-def _on(device: torch.device, record: Record) -> Record:
-    """A copy with its tensors on a device."""
-    moved: dict[str, Any] = {name: tensor.to(device) for name, tensor in _tensors(record).items()}
-    return replace(record, **moved)

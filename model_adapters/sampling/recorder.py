@@ -43,7 +43,8 @@ class Recorder:
         """The responses that this forward predicts: every open mask takes its proposed token."""
         predicted_T = device.canvas_T.clone()
         predicted_T[positions.place_N] = torch.where(positions.masked_N, decision.token_N, positions.current_N)
-        canvases = device.split([len(row.canvas) for row in self.rows], predicted_T)
+        lengths = [len(row.canvas) for row in self.rows]
+        canvases = predicted_T[: sum(lengths)].cpu().split(lengths)
         for row, canvas in zip(self.rows, canvases, strict=True):
             if row.sampler.record_predictions:
                 row.predictions.append(row.response_in(canvas))

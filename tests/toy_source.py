@@ -12,8 +12,7 @@ from typing import Any
 from dare_bench import seeds
 from dare_bench.config import RunSpec
 from dare_bench.errors import UsageError, unknown
-from dare_bench.harness.common.result import HarnessResult
-from dare_bench.protocols import Answer, LoadedModel, TaskSource
+from dare_bench.protocols import Answer, HarnessResult, LoadedModel, TaskSource
 from dare_bench.registry import registry
 from dare_bench.types import Generation, Likelihood, Request, Sample
 

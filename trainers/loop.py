@@ -30,9 +30,7 @@ from torch.utils.data import DataLoader
 from transformers import PrinterCallback, Trainer, TrainerCallback, TrainingArguments
 
 from dare_bench.diffusion.sequence_parallel import sequence_group
-from dare_bench.errors import TrainingError
 from dare_bench.protocols import LoadedModel, Services
-from dare_bench.trainers.arguments import tensorboard_folder, training_arguments
 from dare_bench.trainers.checkpoints import (
     LINEAGE,
     check_complete,
@@ -48,53 +46,14 @@ from dare_bench.trainers.checkpoints import (
 from dare_bench.trainers.forwards import Forward, Forwards
 from dare_bench.trainers.objective import Objective, add_metrics, averages, mean_loss
 from dare_bench.trainers.phases import PhaseCost, Phases
-from dare_bench.trainers.policy import PolicyInTraining
 from dare_bench.trainers.progress import TrainingProgress
 from dare_bench.trainers.reference import open_reference
-from dare_bench.trainers.settling import NotFiniteError, StepLoss, finite
+from dare_bench.trainers.settling import StepLoss, finite
 from dare_bench.trainers.steps import Step, StepShape, StepSource
-from dare_bench.training.processes import data_parallel_size, first_process
-from dare_bench.training.rows import Tokens
+from dare_bench.training.processes import first_process
 from dare_bench.training.spec import TrainSpec
 
 log = logging.getLogger("dare_bench")
-
-
-def run(objective: Objective, spec: TrainSpec, model: LoadedModel, data: Tokens, out: Path, services: Services) -> Path:
-    """Train ``model`` on ``objective`` and save it to ``out``.
-
-    Raises:
-        TrainingError: the loss or gradient is not finite.
-        SaveError: a checkpoint could not be written.
-    """
-    spec = spec.with_defaults(objective)
-    arguments = training_arguments(spec, model, out)
-    together = spec.sequence_parallel_size
-    processes = data_parallel_size(together, arguments.world_size)
-    shape = StepShape(spec.rows_per_forward, spec.gradient_accumulation_steps, processes, together)
-    source = objective.source(data, shape, spec.seed, arguments.process_index // together)
-    arguments.max_steps = steps = spec.steps(source.rows, shape.items_per_step)
-    with tensorboard_folder(out / "logs"):
-        loop = Loop(objective, spec, model, source, shape, services, arguments)
-    source.attach(PolicyInTraining(loop))
-    if first_process():
-        log.info("%s; this training makes %d", source.describe(), steps)
-        if arguments.lr_scheduler_type != "constant" and arguments.get_warmup_steps(steps) >= steps:
-            log.warning("warmup_steps covers all steps (%d), of which the first has a learning rate of 0", steps)
-    last = loop.read_last_checkpoint(out)
-    if spec.eval_every is not None:
-        loop.catch_up(out)
-    try:
-        loop.train(resume_from_checkpoint=str(last) if last else None)
-    except NotFiniteError as error:
-        saved = list(checkpoints(out).values())
-        raise TrainingError(f"{error}, or start another training from {saved[-1]}" if saved else str(error)) from error
-    loop.save_final(out)
-    loop.evaluate_saved(out, steps)
-    loop.accelerator.wait_for_everyone()
-    assert model.network is not None
-    model.network.eval()
-    return out
 
 
 class Loop(Trainer):
@@ -291,7 +250,7 @@ class Loop(Trainer):
         return step * self.shape.items_per_step / self.source.rows
 
     def _load_from_checkpoint(self, resume_from_checkpoint: str, model: Any = None) -> None:
-        """The weights were read before the model was wrapped (see ``run``)."""
+        """The weights were read before the model was wrapped (see ``training_run.py``)."""
 
     def _load_optimizer_and_scheduler(self, checkpoint: str | None) -> None:
         with reading_checkpoint(checkpoint):

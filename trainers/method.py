@@ -66,7 +66,7 @@ class Method(Objective):
         """
 
     def fit(self, spec: TrainSpec, model: LoadedModel, data: Tokens, out: Path, services: Services) -> Path:
-        """Train ``model`` (see :func:`dare_bench.trainers.loop.run`)."""
-        from dare_bench.trainers.loop import run
+        """Train ``model`` (see :func:`dare_bench.trainers.training_run.run`)."""
+        from dare_bench.trainers.training_run import run
 
         return run(self, spec, model, data, out, services)

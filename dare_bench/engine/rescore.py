@@ -24,8 +24,7 @@ from dare_bench.engine.recorded_answers import RecordedAnswers, RecordedModel
 from dare_bench.engine.rundir import read_done
 from dare_bench.errors import DataError, IncompleteError, RunError, UsageError, unknown
 from dare_bench.harness import task_source
-from dare_bench.harness.common.result import HarnessResult
-from dare_bench.protocols import LoadedModel, TaskSource
+from dare_bench.protocols import HarnessResult, LoadedModel, TaskSource
 from dare_bench.runs.reader import Run
 from dare_bench.runs.results import members, metric_keys
 from dare_bench.runs.schema import Block

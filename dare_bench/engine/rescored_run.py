@@ -16,8 +16,8 @@ from dare_bench.engine.rescore import Rescored
 from dare_bench.engine.result_files import document_line, task_hash
 from dare_bench.engine.rundir import CommitMarker, RunFolder, new_folder
 from dare_bench.engine.scope import Scope
-from dare_bench.harness.common.result import HarnessResult
 from dare_bench.program import installed
+from dare_bench.protocols import HarnessResult
 from dare_bench.runs.reader import Run
 from dare_bench.runs.run_files import write_results, write_samples, write_traces
 from dare_bench.runs.schema import UNSAFE_ALLOWED, Block, Execution, Failure, HarnessBlock, RunEvent, TaskBlock

@@ -20,8 +20,8 @@ from dare_bench.engine.environment import current_environment
 from dare_bench.engine.journal import Journal
 from dare_bench.engine.meters import Meter, decoded_tokens, last_costs, raw_tokens
 from dare_bench.errors import RunError, UnknownNameError
-from dare_bench.harness.common.result import HarnessResult
 from dare_bench.program import installed
+from dare_bench.protocols import HarnessResult
 from dare_bench.runs import schema
 from dare_bench.runs.reader import Run
 from dare_bench.runs.run_files import samples_name, traces_name, write_results, write_samples, write_traces

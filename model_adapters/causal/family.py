@@ -8,21 +8,20 @@ from typing import Any, NoReturn
 
 from dare_bench.checkpoint_files import read_config
 from dare_bench.errors import UsageError
-from dare_bench.model_adapters.causal.fields import CausalFields
+from dare_bench.model_adapters.causal.fields import NAME, CausalFields, resolved
 from dare_bench.model_adapters.causal.opening import network_of, open_causal
-from dare_bench.model_adapters.fields import resolve_fields
 from dare_bench.types import Decoding, ModelSpec, OpeningSettings
 
 
 class Causal:
     """Opens checkpoints of transformers' own causal language models."""
 
-    name = "causal"
+    name = NAME
     decoding = CausalFields
 
     def open(self, path: Path, settings: OpeningSettings) -> Any:
         """Open a folder (see ``opening.open_causal``)."""
-        return open_causal(self, path, settings)
+        return open_causal(path, settings)
 
     def planned(self, path: Path, settings: OpeningSettings) -> NoReturn:
         """Raise CheckpointError for a folder that does not open, else UsageError: the layers are not divided."""
@@ -31,8 +30,7 @@ class Causal:
 
     def resolve(self, fields: Mapping[str, Any], spec: ModelSpec) -> Decoding:
         """All decoding values; ``early_stop`` is on where the text is cut at EOS. Raises DecodingError."""
-        stops = fields.get("text_after_eos") in (None, "cut")
-        return resolve_fields(self.decoding, fields, spec, {"early_stop": stops})
+        return resolved(fields, spec)
 
 
 FAMILY = Causal()

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
-from typing import Self
+from collections.abc import Mapping
+from typing import Any, Self
 
 from pydantic import Field, model_validator
 
-from dare_bench.model_adapters.fields import Count, NaturalNumber, TopP
-from dare_bench.types import Decoding
+from dare_bench.model_adapters.fields import Count, NaturalNumber, TopP, resolve_fields
+from dare_bench.types import Decoding, ModelSpec
+
+NAME = "causal"
+"""Of the family."""
 
 
 class CausalFields(Decoding):
@@ -45,3 +49,9 @@ class CausalFields(Decoding):
                 "early_stop=False"
             )
         return self
+
+
+def resolved(fields: Mapping[str, Any], spec: ModelSpec) -> Decoding:
+    """All decoding values; ``early_stop`` is on where the text is cut at EOS. Raises DecodingError."""
+    stops = fields.get("text_after_eos") in (None, "cut")
+    return resolve_fields(CausalFields, fields, spec, {"early_stop": stops})

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import cached_property
 from itertools import groupby, islice
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -15,7 +15,7 @@ from torch import Tensor
 from dare_bench.errors import DareError, DecodingError, UsageError
 from dare_bench.model_adapters.adapters import is_adapted
 from dare_bench.model_adapters.batches import SHORTER, Batches
-from dare_bench.model_adapters.causal.fields import CausalFields
+from dare_bench.model_adapters.causal.fields import CausalFields, resolved
 from dare_bench.model_adapters.causal.generation import Row, generate_batch, hides_padding
 from dare_bench.model_adapters.causal.scoring import score_texts
 from dare_bench.model_adapters.causal.weights import load_network, under_file_names
@@ -23,9 +23,6 @@ from dare_bench.model_adapters.encoding import check_length, encode_prompt, logi
 from dare_bench.model_adapters.opened import OpenedNetwork
 from dare_bench.protocols import AdapterSettings
 from dare_bench.types import Capabilities, Decoding, LoopStats, ModelSpec, Prompt, Request, Sample
-
-if TYPE_CHECKING:
-    from dare_bench.model_adapters.causal.family import Causal
 
 WINDOW = 4
 """Batches whose requests are sorted by length together; one where ``max_rows`` says how many may be taken."""
@@ -48,7 +45,6 @@ class CausalModel(OpenedNetwork):
 
     def __init__(
         self,
-        family: Causal,
         network: Any,
         tokenizer: Any | None,
         spec: ModelSpec,
@@ -59,7 +55,7 @@ class CausalModel(OpenedNetwork):
         accepts: frozenset[str],
     ) -> None:
         super().__init__(network, tokenizer, spec, path, adapter)
-        self.family, self.prefix_id = family, prefix_id
+        self.prefix_id = prefix_id
         self.pad_id = prefix_id if spec.pad_id is None else spec.pad_id
         self._takes_mask, self._keeps_logits = "attention_mask" in accepts, "logits_to_keep" in accepts
 
@@ -78,7 +74,7 @@ class CausalModel(OpenedNetwork):
 
     def resolve(self, decoding: Mapping[str, Any]) -> Decoding:
         """All resolved decoding values; raises DecodingError."""
-        return self.family.resolve(decoding, self.spec)
+        return resolved(decoding, self.spec)
 
     def resolve_likelihood(self, fields: Mapping[str, Any]) -> dict[str, Any]:
         """A likelihood is exact and has no settings; raises DecodingError for any but ``estimator``."""

@@ -6,13 +6,14 @@ import inspect
 import logging
 import warnings
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from transformers import CONFIG_MAPPING, MODEL_FOR_CAUSAL_LM_MAPPING, GenerationConfig
 
 from dare_bench.checkpoint_files import read_config
 from dare_bench.errors import CheckpointError, UsageError
 from dare_bench.model_adapters.adapters import open_adapter
+from dare_bench.model_adapters.causal.fields import NAME
 from dare_bench.model_adapters.causal.model import CausalModel
 from dare_bench.model_adapters.causal.weights import check_sizes, load_network
 from dare_bench.model_adapters.checkpoint import check_files, read_object
@@ -20,9 +21,6 @@ from dare_bench.model_adapters.encoding import open_tokenizer, shown
 from dare_bench.model_adapters.opening_arguments import adapter_folder, check_ids, given_ids, pick_device, pick_dtype
 from dare_bench.model_adapters.quiet import quiet_transformers
 from dare_bench.types import ModelSpec, OpeningSettings
-
-if TYPE_CHECKING:
-    from dare_bench.model_adapters.causal.family import Causal
 
 LIMITS = ("n_positions", "max_position_embeddings", "n_ctx")
 """Names of the context limit in configs, in lm-eval's order."""
@@ -38,7 +36,7 @@ GREEDY_TOO = ("repetition_penalty", "no_repeat_ngram_size", "min_length", "min_n
 log = logging.getLogger("dare_bench")
 
 
-def open_causal(family: Causal, path: Path, settings: OpeningSettings) -> CausalModel:
+def open_causal(path: Path, settings: OpeningSettings) -> CausalModel:
     """Open ``path`` with the network that transformers has for its model_type, and optionally an adapter.
 
     Raises:
@@ -60,7 +58,7 @@ def open_causal(family: Causal, path: Path, settings: OpeningSettings) -> Causal
     _report_defaults(path, generation)
     eos_ids, pad_id, prefix_id = special_ids(config, tokenizer, generation)
     spec = ModelSpec(
-        family=family.name,
+        family=NAME,
         mask_id=None,
         eos_ids=given.get("eos", eos_ids),
         eot_id=None,
@@ -77,7 +75,7 @@ def open_causal(family: Causal, path: Path, settings: OpeningSettings) -> Causal
     adapter = adapter_folder(settings)
     opened = (loaded if adapter is None else open_adapter(loaded, adapter)).eval()
     accepts = frozenset(inspect.signature(network.forward).parameters)
-    return CausalModel(family, opened, tokenizer, spec, path, adapter, prefix_id=prefix_id, accepts=accepts)
+    return CausalModel(opened, tokenizer, spec, path, adapter, prefix_id=prefix_id, accepts=accepts)
 
 
 def _check_settings(settings: OpeningSettings) -> None:

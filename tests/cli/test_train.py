@@ -185,11 +185,11 @@ def test_a_training_that_only_warms_up_says_so(tmp_path, caplog, schedule, said)
 
 
 def test_the_name_of_a_training_is_passed_to_the_trackers(tmp_path, monkeypatch):
-    from dare_bench.trainers import loop
+    from dare_bench.trainers import training_run
 
     seen = []
-    arguments = loop.training_arguments
-    monkeypatch.setattr(loop, "training_arguments", lambda *given: seen.append(arguments(*given)) or seen[-1])
+    arguments = training_run.training_arguments
+    monkeypatch.setattr(training_run, "training_arguments", lambda *given: seen.append(arguments(*given)) or seen[-1])
     train(tmp_path / "out", max_steps=1, run_name="sudoku, first try")
     assert seen[0].run_name == "sudoku, first try"
     train(tmp_path / "out", max_steps=1, run_name="another name for the same training")

@@ -135,7 +135,7 @@ def test_the_family_validates_and_has_its_ids_and_limits(a2d: Path) -> None:
     with pytest.raises(DecodingError, match="choose steps that divide the block"):
         model.generate([[5, 6]], gen_length=8, steps=3)
     (part,) = (name for name in program_parts(model.loaded) if name.startswith("plugin"))
-    assert part == "plugin dare-a2d" and len(program_parts(model.loaded)[part]) == 12
+    assert part == "plugin dare-a2d" and program_parts(model.loaded)[part].startswith("ast:")
 
 
 def test_without_the_plugin_its_checkpoints_are_of_an_unknown_family(a2d: Path, monkeypatch: Any) -> None:

@@ -17,5 +17,5 @@ def test_no_two_public_classes_have_one_name() -> None:
             for node in ast.parse(path.read_text()).body:
                 if isinstance(node, ast.ClassDef) and not node.name.startswith("_"):
                     places[node.name].add(str(path.resolve().relative_to(ROOT.resolve())))
-    assert len(places) > 300
+    assert places
     assert {name: files for name, files in places.items() if len(files) > 1} == {}

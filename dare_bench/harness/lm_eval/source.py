@@ -24,7 +24,6 @@ from dare_bench.harness.common.hashing import documents_hash
 from dare_bench.harness.common.local_data import LocalData
 from dare_bench.harness.common.repeats import RepeatResult, combine, equal_repeats
 from dare_bench.harness.common.requests import RequestBuilder, place, refuse_likelihoods
-from dare_bench.harness.common.result import HarnessResult
 from dare_bench.harness.common.scoring_process import check_scoring, score, unprotected
 from dare_bench.harness.lm_eval.code_scoring import CodeScoring, code_mark
 from dare_bench.harness.lm_eval.code_tasks import check_punkt, evaluating_tasks, refuse_unknown_code, sandboxed_tasks
@@ -34,7 +33,7 @@ from dare_bench.harness.lm_eval.quiet_lm_eval import quiet, without_environment
 from dare_bench.harness.lm_eval.scorers import is_mathematical
 from dare_bench.harness.lm_eval.scoring_limits import limited
 from dare_bench.harness.lm_eval.task_index import TaskIndex
-from dare_bench.protocols import Answer, LoadedModel, TaskSource
+from dare_bench.protocols import Answer, HarnessResult, LoadedModel, TaskSource
 from dare_bench.types import Request, Sample
 
 if TYPE_CHECKING:

@@ -21,7 +21,6 @@ from dare_bench.harness.common.code_eval import CodeRunner
 from dare_bench.harness.common.hashing import documents_hash
 from dare_bench.harness.common.repeats import equal_repeats
 from dare_bench.harness.common.requests import RequestBuilder
-from dare_bench.harness.common.result import HarnessResult
 from dare_bench.harness.common.scoring_process import check_scoring, score, unprotected, worker
 from dare_bench.harness.opencompass.catalog import ConfigCatalog
 from dare_bench.harness.opencompass.config_definition import definition
@@ -34,7 +33,7 @@ from dare_bench.harness.opencompass.result_rows import shown
 from dare_bench.harness.opencompass.result_tables import AnsweredDocuments, ResultTables
 from dare_bench.harness.opencompass.scorer import Scorer
 from dare_bench.harness.opencompass.selection import check_data, check_flags, configs_of, groups_of
-from dare_bench.protocols import Answer, LoadedModel, TaskSource
+from dare_bench.protocols import Answer, HarnessResult, LoadedModel, TaskSource
 from dare_bench.types import Generation, Request, Sample
 
 log = logging.getLogger(__name__)

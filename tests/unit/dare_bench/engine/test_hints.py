@@ -15,8 +15,7 @@ from dare_bench.engine.evaluate import evaluate
 from dare_bench.engine.hints import checked_harness
 from dare_bench.engine.rescore import rescore
 from dare_bench.errors import DecodingError, UnknownNameError, UsageError
-from dare_bench.harness.common.result import HarnessResult
-from dare_bench.protocols import Answer, TaskSource
+from dare_bench.protocols import Answer, HarnessResult, TaskSource
 from dare_bench.registry import registry
 from dare_bench.types import Request
 

@@ -25,11 +25,11 @@ from toy_tasks import answer_with, write_data, write_tasks
 from dare_bench.config import run_spec
 from dare_bench.errors import DataError, UsageError
 from dare_bench.harness.common import scoring_process
-from dare_bench.harness.common.result import HarnessResult
 from dare_bench.harness.common.scoring_process import check_scoring, score, worker
 from dare_bench.harness.common.worker_process import ItemError, ItemTimeout, WorkerProcess
 from dare_bench.harness.lm_eval.scoring_limits import Answers, AnswerTimeout, limited
 from dare_bench.harness.lm_eval.source import LmEvalSource
+from dare_bench.protocols import HarnessResult
 from dare_bench.sandbox.forked import why_not_enclosed
 from dare_bench.sandbox.processes import children
 

@@ -16,9 +16,9 @@ from toy_model import ToyModel
 
 from dare_bench.config import run_spec
 from dare_bench.errors import DataError, UnknownNameError, UsageError
-from dare_bench.harness.common.result import HarnessResult
 from dare_bench.harness.opencompass.prompts import split_shared
 from dare_bench.harness.opencompass.source import OpenCompassSource
+from dare_bench.protocols import HarnessResult
 from dare_bench.types import Request, Sample
 
 need_package("opencompass")

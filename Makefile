@@ -14,7 +14,7 @@ QUICK := tests/parity tests/cli/test_cli_eval.py tests/cli/test_read_verbs.py $(
 	$(addprefix $(UNIT)/runs/test_, reader.py schema.py) $(UNIT)/sandbox/test_run.py \
 	tests/unit/model_adapters/sampling/test_parts.py
 
-.PHONY: venv demo test quick regress check bench clean
+.PHONY: venv demo test quick regress check keywords bench clean
 
 venv: $(VENV)/.installed
 
@@ -47,6 +47,10 @@ check: venv
 	@$(BIN)/mypy
 	@$(BIN)/lint-imports --no-cache
 	@$(PYTEST)
+
+# The types of Python's keywords, after a change of settings, of a family or of a method.
+keywords: venv
+	@$(BIN)/python scripts/make_keywords.py
 
 bench: venv
 	@$(BIN)/python scripts/bench/sampler.py

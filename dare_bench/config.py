@@ -3,22 +3,23 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator
+from pydantic import Field, ValidationError, field_validator
 
 from dare_bench import reading
 from dare_bench.errors import UsageError, closest
 from dare_bench.keywords import DecodingKeywords
+from dare_bench.types import CheckpointSettings
 
 DEFAULT_SEEDS = (0, 1234, 1234, 1234)
 MAX_REPEATS = 10_000
 """Maximum number of answers to one prompt."""
 
 
-class RunSpec(BaseModel):
+class RunSpec(CheckpointSettings):
     """One evaluation. Names are lm-eval's where lm-eval has them; descriptions are the help of ``dare-bench eval``.
 
     The third of ``seeds`` keys the sampler's counter-based randomness. ``decoding`` and ``likelihood`` have only the
@@ -28,11 +29,7 @@ class RunSpec(BaseModel):
     tokenizer.
     """
 
-    model_config = ConfigDict(extra="forbid", frozen=True)
-
     model: str = Field(description="Checkpoint: a folder, a hub id or a bundled name.")
-    adapter: str | None = Field(None, description="LoRA adapter for the model: a folder or a hub id.")
-    family: str | None = Field(None, description="Family, if config.json does not identify it.")
     model_args: dict[str, Any] = Field(
         default_factory=dict, description="k=v,k=v for loading the model (mask_id, eos_id, ...)."
     )
@@ -40,19 +37,6 @@ class RunSpec(BaseModel):
     engine_url: str | None = Field(None, description="Address of the server of engine sglang or openai.")
     engine_args: dict[str, Any] = Field(
         default_factory=dict, description="k=v,k=v for the engine (timeout, retries, tokenizer, tp, ...)."
-    )
-    device: str | None = Field(
-        None, description="cpu, cuda, cuda:1, ..., or auto: divided among all GPUs, then host memory and disk."
-    )
-    dtype: str | None = Field(None, description="float32, bfloat16, ...")
-    attention: str | None = Field(
-        None, description="How attention is computed: auto, sdpa, padded, flex or varlen (docs/attention.md)."
-    )
-    compile: bool | None = Field(
-        None, description="Compile the steps of decoding, on CUDA as CUDA graphs (docs/attention.md)."
-    )
-    quantize: Literal["int8", "int4"] | None = Field(
-        None, description="Weight-only quantization of the layers: approximate (tier A)."
     )
     harness: str = Field("lm-eval", description="Evaluation harness: lm-eval or opencompass.")
     tasks: tuple[str, ...] = Field(
@@ -102,12 +86,12 @@ class RunSpec(BaseModel):
     )
     part_of: str | None = None
 
-    @field_validator("tasks", "include_path", mode="before")
+    @field_validator("tasks", "include_path", mode="before", json_schema_input_type=str | Sequence[str])
     @classmethod
     def _split(cls, value: Any) -> Any:
         return tuple(part.strip() for part in value.split(",") if part.strip()) if isinstance(value, str) else value
 
-    @field_validator("seeds", mode="before")
+    @field_validator("seeds", mode="before", json_schema_input_type=int | str | Sequence[int])
     @classmethod
     def _four_seeds(cls, value: Any) -> Any:
         parts = value.split(",") if isinstance(value, str) else [value] if isinstance(value, int) else value

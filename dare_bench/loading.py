@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Unpack
 
 from dare_bench import hub
 from dare_bench.checkpoint_files import ADAPTER, diffusion_sign, read_config, refuse_gguf
 from dare_bench.errors import CheckpointError, UsageError, first_line, suggestion, unknown
+from dare_bench.keywords import OpeningKeywords
 from dare_bench.reading import existing, read_json
 from dare_bench.registry import Registration, registry
 from dare_bench.types import OpeningSettings
@@ -165,19 +165,16 @@ def _check_engine(engine: str, url: str | None, args: Mapping[str, Any] | None, 
         raise UsageError(
             f"--engine-args {', '.join(args)}: engine native takes none; give --engine too, or --model-args"
         )
-    whole = "takes a complete checkpoint"
-    refused = {
-        "adapter": f"{whole}; merge it into a checkpoint first",
+    reasons = {
+        "adapter": "takes a complete checkpoint; merge it into a checkpoint first",
         "device": "runs on the GPU that PyTorch finds; leave device out",
-        "family": f"{whole}; leave it out",
         "attention": "has its own attention; leave it out",
         "compile": "runs its own network; leave it out",
-        "max_memory": f"{whole}; leave it out",
-        "quantize": f"{whole}; leave it out",
     }
-    for name, reason in refused.items():
-        if engine != "native" and name in given:
-            raise UsageError(f"{name}={given[name]!r}: engine {engine} {reason}")
+    for name, value in given.items():
+        if engine != "native" and name not in ("dtype", "mask_id", "eos_id", "eot_id"):
+            reason = reasons.get(name, "takes a complete checkpoint; leave it out")
+            raise UsageError(f"{name}={value!r}: engine {engine} {reason}")
 
 
 def _on_server(name: str, engine: str, url: str, args: Mapping[str, Any]) -> Model:
@@ -225,40 +222,20 @@ def family_of(path: Path, family: str | None = None) -> Registration:
 def load(
     checkpoint: str | Path,
     *,
-    adapter: str | Path | None = None,
-    device: str | None = None,
-    dtype: Any = None,
-    attention: str | None = None,
-    compile: bool | None = None,
-    family: str | None = None,
-    mask_id: int | None = None,
-    eos_id: int | list[int] | None = None,
-    eot_id: int | None = None,
-    max_memory: Mapping[int | str, int | str] | None = None,
-    quantize: Literal["int8", "int4"] | None = None,
     engine: str = "native",
     engine_url: str | None = None,
     engine_args: Mapping[str, Any] | None = None,
+    **settings: Unpack[OpeningKeywords],
 ) -> Model:
     """Open a checkpoint in its published layout, without remote code.
 
     Args:
         checkpoint: a bundled name (``dare-bench ls models``), a Hugging Face folder, or a hub id. The folder of a LoRA
             adapter opens with the base model that it names.
-        adapter: the folder or hub id of a LoRA adapter for this checkpoint, in safetensors; it is not merged.
-        device: ``cpu``, ``cuda``, ...; CUDA where there is one when not given. ``auto`` divides the layers among all
-            GPUs, then host memory and the disk (docs/scale.md).
-        dtype: ``float32``, ``bfloat16``, ...; float32 on CPU, the checkpoint's own on a GPU when not given.
-        attention: ``auto``, ``sdpa``, ``padded``, ``flex`` or ``varlen``: how a diffusion model computes attention
-            (docs/attention.md), which changes speed and rounding alone; ``auto`` when not given.
-        compile: compile the steady steps of decoding, and on CUDA replay them as CUDA graphs (docs/attention.md).
-        family: overrides what config.json says.
-        mask_id, eos_id, eot_id: override what config and tokenizer say.
-        max_memory: for ``auto``, the memory that weights may take: ``{0: "70GB", "cpu": "100GB"}``.
-        quantize: hold the layers' matrices as ``int8`` or ``int4`` (needs torchao): approximate, tier A.
         engine: ``native``, ``lmdeploy``, ``sglang`` or ``openai`` (docs/engines.md).
         engine_url: the address of the server of ``sglang`` or ``openai``, whose model ``checkpoint`` names.
         engine_args: settings of the engine: ``timeout``, ``retries``, ``tokenizer``; ``tp`` and others of lmdeploy.
+        settings: fields of :class:`~dare_bench.types.OpeningSettings`, where each is described (docs/python.md).
 
     Returns:
         A :class:`dare_bench.Model`. A folder without a tokenizer opens and takes token ids.
@@ -268,14 +245,14 @@ def load(
         UsageError: unknown device, dtype, attention, family or engine, or a setting that the engine does not have.
         EngineError: a server that cannot be reached, or that serves something else.
     """
-    settings = OpeningSettings(
-        adapter=adapter, device=device, dtype=dtype, attention=attention, family=family, mask_id=mask_id,
-        eos_id=eos_id, eot_id=eot_id, compile=compile or None, max_memory=max_memory, quantize=quantize,
-    )  # fmt: skip
-    _check_engine(engine, engine_url, engine_args, settings)
+    for name in settings:
+        if name not in OpeningSettings.model_fields:
+            raise TypeError(f"load() got an unexpected keyword argument {name!r}")
+    opening = OpeningSettings.model_construct(**settings)
+    _check_engine(engine, engine_url, engine_args, opening)
     if is_remote(engine):
         return _on_server(str(checkpoint), engine, str(engine_url), engine_args or {})
-    return _in_this_process(checkpoint, settings, engine, engine_args or {})
+    return _in_this_process(checkpoint, opening, engine, engine_args or {})
 
 
 def _in_this_process(
@@ -292,11 +269,11 @@ def _in_this_process(
     base, adapter_name = base_and_adapter(checkpoint, settings.adapter)
     path, folder = locate(base), None if adapter_name is None else locate(adapter_name)
     files = file_states(path, folder)
-    recorded = replace(settings, adapter=None).given()
+    recorded = {name: value for name, value in settings.given().items() if name != "adapter"}
     if settings.dtype is not None:
         recorded["dtype"] = str(settings.dtype).removeprefix("torch.")
     if engine == "native":
-        loaded = family_of(path, settings.family).load().open(path, replace(settings, adapter=folder))
+        loaded = family_of(path, settings.family).load().open(path, settings.model_copy(update={"adapter": folder}))
     else:
         recorded |= {"engine": engine, "engine_args": dict(engine_args)}
         loaded = registry().get("engine", engine).load().open(path, settings, engine_args)

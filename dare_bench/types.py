@@ -229,26 +229,53 @@ class LoopStats:
         return self.row_forwards / self.slot_forwards if self.slot_forwards else None
 
 
-@dataclass(frozen=True, kw_only=True)
-class OpeningSettings:
-    """How a checkpoint is opened: the arguments of :func:`dare_bench.load` with these names. None: not given."""
+class CheckpointSettings(BaseModel):
+    """How a checkpoint is opened: flags of ``dare-bench eval``, keywords of ``evaluate`` and ``load``; None: not given.
 
-    adapter: str | Path | None = None
-    device: str | None = None
+    A new field is known to both commands and to the ``open`` of families, which uses it.
+    """
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    adapter: str | None = Field(default=None, description="LoRA adapter for the model: a folder or a hub id.")
+    family: str | None = Field(default=None, description="Family, if config.json does not identify it.")
+    device: str | None = Field(
+        default=None, description="cpu, cuda, cuda:1, ..., or auto: divided among all GPUs, then host memory and disk."
+    )
+    dtype: str | None = Field(default=None, description="float32, bfloat16, ...")
+    attention: str | None = Field(
+        default=None, description="How attention is computed: auto, sdpa, padded, flex or varlen (docs/attention.md)."
+    )
+    compile: bool | None = Field(
+        default=None, description="Compile the steps of decoding, on CUDA as CUDA graphs (docs/attention.md)."
+    )
+    quantize: Literal["int8", "int4"] | None = Field(
+        default=None, description="Weight-only quantization of the layers: approximate (tier A)."
+    )
+
+    @field_validator("adapter", mode="before", json_schema_input_type=str | Path | None)
+    @classmethod
+    def _path(cls, value: Any) -> Any:
+        return str(value) if isinstance(value, Path) else value
+
+
+class OpeningSettings(CheckpointSettings):
+    """The keywords of :func:`dare_bench.load`: also those without a flag of their own. ``mask_id``, ``eos_id`` and
+    ``eot_id`` override what config and tokenizer say.
+
+    Values are not validated here (``model_construct``): the opener of a family or engine checks them.
+    """
+
     dtype: Any = None
-    attention: str | None = None
-    family: str | None = None
     mask_id: int | None = None
     eos_id: int | Sequence[int] | None = None
     eot_id: int | None = None
-    compile: bool | None = None
-    max_memory: Mapping[Any, int | str] | None = None
-    quantize: str | None = None
+    max_memory: Mapping[int | str, int | str] | None = None
+    """For ``device="auto"``, the memory that weights may take: ``{0: "70GB", "cpu": "100GB"}``."""
 
     def given(self) -> dict[str, Any]:
         """The settings that were given, by name."""
-        values = {setting.name: getattr(self, setting.name) for setting in fields(self)}
-        return {name: value for name, value in values.items() if value is not None}
+        return {name: value for name, value in self if value is not None and value is not False}
 
 
 @dataclass(frozen=True, slots=True)
@@ -370,7 +397,12 @@ class Decoding(BaseModel):
         """Is the answer to a prompt always the same?"""
         return self.temperature == 0
 
-    @field_validator("eos_id", mode="before")
+    @field_validator("stop", mode="before", json_schema_input_type=str | Sequence[str])
+    @classmethod
+    def _one_string(cls, value: Any) -> Any:
+        return (value,) if isinstance(value, str) else value
+
+    @field_validator("eos_id", mode="before", json_schema_input_type=int | Sequence[int] | None)
     @classmethod
     def _several(cls, value: Any) -> Any:
         """One id or several; booleans are refused."""

@@ -44,8 +44,6 @@ def resolve_fields(
             f"{given['strategy']!r}: give the strategy's own fields, as JSON: "
             '{"strategy": {"name": ..., "field": value}}'
         )
-    if isinstance(given.get("stop"), str):
-        given["stop"] = (given["stop"],)
     ids = {"mask_id": spec.mask_id, "eos_id": spec.eos_ids, "eot_id": spec.eot_id}
     try:
         decoding = kind(**{**ids, **(defaults or {}), **given})

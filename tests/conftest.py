@@ -31,6 +31,7 @@ os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 sys.dont_write_bytecode = False
 # Half a minute and more each, on one core.
 LONG = (
+    "test_additions",
     *("test_hostile_runs", "test_train", "test_train_rl", "test_regress", "test_real_run", "test_site_pages"),
     *("test_board_page", "test_sample_pages", "test_ray_cluster", "test_sharding", "test_rescore", "test_model_class"),
     *("test_current_folder", "test_limits", "test_attacks", "test_tiny", "test_family_layouts", "test_plugin_strategy"),

@@ -48,7 +48,7 @@ class SFTOptions(NoisedOptions):
         None, ge=1, description="Block length of a block-causal model (default: the model's)."
     )
 
-    @field_validator("band", mode="before")
+    @field_validator("band", mode="before", json_schema_input_type=tuple[float, float] | str)
     @classmethod
     def _two(cls, value: Any) -> Any:
         return tuple(part for part in value.split(",") if part.strip()) if isinstance(value, str) else value

@@ -74,7 +74,7 @@ def doctor(
 
     Example: dare-bench doctor --model inclusionAI/LLaDA2.0-flash --max-memory 0=126GB,1=126GB
     """
-    settings = OpeningSettings(
+    settings = OpeningSettings.model_construct(
         family=family, dtype=dtype, quantize=quantize, max_memory=parse_pairs(max_memory) or None
     )
     if model is None and any(settings.given().values()):

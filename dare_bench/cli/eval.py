@@ -15,12 +15,13 @@ from dare_bench.cli.plain import echo_error, echo_json, log_to_stderr
 from dare_bench.config import RunSpec
 from dare_bench.run_fields import DECODING, run_fields
 from dare_bench.runs.text import counted
+from dare_bench.types import CheckpointSettings
 
 if TYPE_CHECKING:
     from dare_bench.engine.plan import PlannedRun
 
 _PANELS: Mapping[str | None, str] = {
-    None: "model adapter config model_args family device dtype attention compile quantize",
+    None: " ".join(dict.fromkeys(["model", "adapter", "config", "model_args", *CheckpointSettings.model_fields])),
     "Engine": "engine engine_url engine_args",
     "Tasks": "tasks recipe harness num_fewshot limit repeats samples include_path data_dir apply_chat_template "
     "fewshot_as_multiturn system_instruction",

@@ -20,13 +20,9 @@ from dare_bench.loading import locate
 from dare_bench.model import Model
 from dare_bench.program import installed
 from dare_bench.protocols import LoadedModel
-from dare_bench.types import Decoding, Request
+from dare_bench.types import Decoding, OpeningSettings, Request
 from dare_bench.version import PACKAGE
 
-_IN_SPEC = frozenset({
-    "device", "dtype", "attention", "compile", "mask_id", "eos_id", "eot_id", "family", "max_memory", "quantize",
-})  # fmt: skip
-"""Model arguments that the identity takes from the open model, or leaves out."""
 _UNSIGNED = frozenset({
     "model", "adapter",  # their content hashes are signed instead
     "limit", "samples", "output_path", "fresh", "engine_url",  # commands of one run may differ in these
@@ -114,7 +110,8 @@ def identity(
         "model": content,
         "family": facts.family,
         "ids": [facts.mask_id, sorted(facts.eos_ids), facts.eot_id],
-        "model_args": {k: v for k, v in spec.model_args.items() if k not in _IN_SPEC},
+        # Of the opening settings, those that change an answer are taken from the open model.
+        "model_args": {k: v for k, v in spec.model_args.items() if k not in OpeningSettings.model_fields},
         "adapter": adapter_content(spec, content),
         "harness": spec.harness,
         "tasks": sorted(set(spec.tasks)),

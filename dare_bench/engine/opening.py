@@ -15,10 +15,10 @@ from dare_bench.loading import base_and_adapter, is_adapter, is_remote, load, lo
 from dare_bench.model import Model
 from dare_bench.protocols import LoadedModel
 from dare_bench.reading import existing
+from dare_bench.types import CheckpointSettings, OpeningSettings
 
-_OPENING = ("family", "device", "dtype", "quantize", "attention", "compile")
 _ENGINE = ("engine", "engine_url", "engine_args")
-"""The fields of a RunSpec, besides the adapter, that are arguments of ``load``."""
+"""The fields of a RunSpec, besides those of CheckpointSettings, that are arguments of ``load``."""
 _IN_MODEL = {"attention": "attention_backend", "compile": "compiled"}
 """Those that have another name in a ``ModelSpec``."""
 
@@ -55,7 +55,8 @@ def _opening_settings(spec: RunSpec, model: Model) -> dict[str, Any]:
     Raises:
         UsageError: the spec requests other settings.
     """
-    facts = {name: getattr(model.spec, _IN_MODEL.get(name, name)) for name in _OPENING}
+    names = [name for name in CheckpointSettings.model_fields if name != "adapter"]
+    facts = {name: getattr(model.spec, _IN_MODEL.get(name, name), None) for name in names}
     if spec.engine not in ("native", model.spec.engine):
         raise UsageError(f"engine={spec.engine!r}, but the model is open already with {model.spec.engine!r}")
     named = {**{name: getattr(spec, name) for name in facts}, **spec.model_args}
@@ -112,7 +113,7 @@ class Opener:
         if self._given is not None:
             return self._given
         served = spec.engine != "native" or spec.engine_url or spec.engine_args
-        names = ("adapter", *_OPENING, *(_ENGINE if served else ()))
+        names = (*CheckpointSettings.model_fields, *(_ENGINE if served else ()))
         arguments = {**{name: getattr(spec, name) for name in names}, **spec.model_args}
         key = json.dumps([spec.model, arguments], sort_keys=True, default=str)
         if self._opened is None or self._opened[0] != key:
@@ -125,13 +126,10 @@ class Opener:
 
 def open_checkpoint(checkpoint: str, arguments: dict[str, Any]) -> Any:
     """``load`` with arguments of the command line; also raises UsageError for an unknown argument."""
-    try:
-        return load(checkpoint, **arguments)
-    except TypeError as error:
-        if "unexpected keyword argument" not in str(error):
-            raise
-        name = str(error).split("argument")[-1].strip()
-        raise UsageError(f"--model-args: {name} is not an argument of load") from error
+    for name in arguments:
+        if name not in (*OpeningSettings.model_fields, *_ENGINE):
+            raise UsageError(f"--model-args: {name!r} is not an argument of load")
+    return load(checkpoint, **arguments)
 
 
 def _loaded(model: Any) -> LoadedModel:

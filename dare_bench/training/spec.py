@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
@@ -182,7 +182,7 @@ class TrainSpec(BaseModel):
         """Number of optimizer steps over ``rows`` rows, ``batch`` rows in each step."""
         return optimizer_steps(self.max_steps, self.num_train_epochs, rows, batch)
 
-    @field_validator("lora_targets", "report_to", mode="before")
+    @field_validator("lora_targets", "report_to", mode="before", json_schema_input_type=str | Sequence[str])
     @classmethod
     def _split(cls, value: Any) -> Any:
         return tuple(part.strip() for part in value.split(",") if part.strip()) if isinstance(value, str) else value

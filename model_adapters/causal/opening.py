@@ -80,18 +80,14 @@ def open_causal(path: Path, settings: OpeningSettings) -> CausalModel:
 
 def _check_settings(settings: OpeningSettings) -> None:
     """Raise UsageError for a setting that these models do not have."""
-    given = settings.given()
-    for name in ("mask_id", "eot_id"):
-        if name in given:
-            raise UsageError(f"{name}={shown(given[name])}: an autoregressive model has none; leave it out")
-    for name in ("max_memory", "quantize", "compile"):
-        if name in given:
-            raise UsageError(f"{name}={shown(given[name])} is for diffusion models; leave it out")
-    if settings.attention is not None:
-        raise UsageError(
-            f"attention={shown(settings.attention)}: an autoregressive model has the attention of transformers; leave "
-            "it out"
-        )
+    reasons = {
+        "mask_id": ": an autoregressive model has none",
+        "eot_id": ": an autoregressive model has none",
+        "attention": ": an autoregressive model has the attention of transformers",
+    }
+    for name, value in settings.given().items():
+        if name not in ("adapter", "family", "device", "dtype", "eos_id"):
+            raise UsageError(f"{name}={shown(value)}{reasons.get(name, ' is for diffusion models')}; leave it out")
 
 
 def network_of(path: Path, raw: dict[str, Any]) -> tuple[Any, type[Any]]:

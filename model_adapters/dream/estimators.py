@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -10,11 +10,8 @@ import torch
 
 from dare_bench.diffusion.likelihood import MaskDraws, bernoulli_masks, chain_masks, enumerate_masks
 from dare_bench.errors import DecodingError, PromptError
-from dare_bench.model_adapters.scoring.likelihood_laws import LikelihoodLaw, Settings, one_of
+from dare_bench.model_adapters.scoring.likelihood_laws import LikelihoodLaw, Settings
 from dare_bench.types import ModelSpec
-
-NLL_TYPES = ("mc", "ar_ftb", "ar_btf")
-LOG_TYPES = ("ftb", "btf", "union")
 
 
 class DreamLaw(LikelihoodLaw):
@@ -33,6 +30,11 @@ class DreamLaw(LikelihoodLaw):
     """
 
     reads_context = True
+    choices: Mapping[str, tuple[str, ...]] = {
+        **LikelihoodLaw.choices,
+        "nll_type": ("mc", "ar_ftb", "ar_btf"),
+        "log_type": ("ftb", "btf", "union"),
+    }
 
     def fields(self, spec: ModelSpec) -> dict[str, Any]:
         return {
@@ -47,8 +49,6 @@ class DreamLaw(LikelihoodLaw):
 
     def check(self, settings: Settings) -> None:
         nll, log = settings["nll_type"], settings["log_type"]
-        one_of("nll_type", nll, NLL_TYPES)
-        one_of("log_type", log, LOG_TYPES)
         if (nll, log) != ("mc", "ftb") and settings["estimator"] != "reference":
             raise DecodingError(
                 f"nll_type={nll!r} with log_type={log!r} belongs to estimator='reference', not to "

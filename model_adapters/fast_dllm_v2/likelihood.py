@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import torch
 
 from dare_bench.diffusion.likelihood import MaskDraws
 from dare_bench.errors import DecodingError, PromptError
-from dare_bench.model_adapters.scoring.likelihood_laws import Blockwise, Settings, one_of
+from dare_bench.model_adapters.scoring.likelihood_laws import Blockwise, Settings
 from dare_bench.types import ModelSpec
-
-NLL_TYPES = ("blocks", "first_token")
 
 
 class FastDLLMLaw(Blockwise):
@@ -23,12 +21,13 @@ class FastDLLMLaw(Blockwise):
     So it ranks choices of one token (MMLU), not longer ones.
     """
 
+    choices: Mapping[str, tuple[str, ...]] = {**Blockwise.choices, "nll_type": ("blocks", "first_token")}
+
     def fields(self, spec: ModelSpec) -> dict[str, Any]:
         return {**super().fields(spec), "nll_type": "blocks"}
 
     def check(self, settings: Settings) -> None:
         super().check(settings)
-        one_of("nll_type", settings["nll_type"], NLL_TYPES)
         if settings["nll_type"] == "first_token" and settings["estimator"] != "reference":
             raise DecodingError(
                 f"nll_type='first_token' belongs to estimator='reference', not to {settings['estimator']!r}: give "

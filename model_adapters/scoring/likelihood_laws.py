@@ -39,6 +39,8 @@ class LikelihoodLaw(ABC):
 
     counts: tuple[str, ...] = ("mc_num", "batch_size")
     """Fields that are whole numbers."""
+    choices: Mapping[str, tuple[str, ...]] = {"estimator": get_args(Estimator)}
+    """Fields that have one of these values."""
     reads_context: bool = False
     """Does the cost of a pair depend on its context?"""
     causal: bool = False
@@ -55,7 +57,9 @@ class LikelihoodLaw(ABC):
             if name not in known:
                 raise DecodingError(f"likelihood field {name!r} is not known here; fields are {', '.join(known)}")
         known |= {name: value for name, value in fields.items() if value is not None}
-        one_of("estimator", known["estimator"], get_args(Estimator))
+        for name, allowed in self.choices.items():
+            if known[name] not in allowed:
+                raise DecodingError(f"{name}={known[name]!r} is not known; {name}s are {', '.join(allowed)}")
         for name in self.counts:
             if isinstance(known[name], bool) or not isinstance(known[name], int):
                 raise DecodingError(f"{name}={known[name]!r} must be a whole number")
@@ -112,12 +116,6 @@ class LikelihoodLaw(ABC):
     def combine(self, parts: Sequence[MaskDraws], losses: Sequence[Tensor]) -> tuple[float, float]:
         """(log-likelihood, standard error) in nats from the losses of each part's draws."""
         return combine(parts[0], losses[0])
-
-
-def one_of(name: str, value: Any, allowed: Sequence[str]) -> None:
-    """Raise DecodingError for a value that is not allowed."""
-    if value not in allowed:
-        raise DecodingError(f"{name}={value!r} is not known; {name}s are {', '.join(allowed)}")
 
 
 class WholeTarget(LikelihoodLaw):

@@ -5,7 +5,7 @@ Where the published sources disagree, README.md in this folder says which side i
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import Field, field_validator, model_validator
@@ -55,7 +55,7 @@ class SDARDecoding(SamplerFields):
 
     id_fields: ClassVar[tuple[str, ...]] = (*Decoding.id_fields, "stopping_criteria_idx")
 
-    @field_validator("stopping_criteria_idx", mode="before")
+    @field_validator("stopping_criteria_idx", mode="before", json_schema_input_type=int | Sequence[int] | None)
     @classmethod
     def _stop_ids(cls, value: Any) -> Any:
         return cls._several(value)

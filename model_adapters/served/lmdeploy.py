@@ -127,7 +127,7 @@ class LmdeployModel(ServedModel):
         chosen = settings.dtype or (stored if stored in DTYPES else "bfloat16")
         if chosen not in DTYPES:
             raise UsageError(f"dtype={settings.dtype!r}: engine lmdeploy computes in {' or '.join(DTYPES)}")
-        native = open_native(FAMILY, path, replace(settings, device="cpu", dtype=None), weights=False)
+        native = open_native(FAMILY, path, settings.model_copy(update={"device": "cpu", "dtype": None}), weights=False)
         if native.spec.mask_id != MASK_ID:
             raise CheckpointError(
                 f"{path}: mask id {native.spec.mask_id}; engine lmdeploy always masks with {MASK_ID}: use --engine"

@@ -35,7 +35,7 @@ class CoupledGRPOOptions(EndOptions, RatioOptions):
         False, description="Divide the token's value by 1.5, the expected number of its predictions."
     )
 
-    @field_validator("level", mode="before")
+    @field_validator("level", mode="before", json_schema_input_type=tuple[float, float] | str)
     @classmethod
     def _two(cls, value: Any) -> Any:
         return tuple(part for part in value.split(",") if part.strip()) if isinstance(value, str) else value

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, FiniteFloat, field_validator, model_validator
@@ -99,7 +100,14 @@ class RLOptions(BaseModel):
         "rollout (DAPO; default: never).",
     )
 
-    @field_validator("rollout", "rollout_engine_args", "reward", "reward_weights", mode="before")
+    @field_validator(
+        "rollout",
+        "rollout_engine_args",
+        "reward",
+        "reward_weights",
+        mode="before",
+        json_schema_input_type=Mapping[str, Any] | str,
+    )
     @classmethod
     def _fields(cls, value: Any) -> Any:
         return parse_pairs(value) if isinstance(value, str) else value

@@ -2,83 +2,91 @@
 
 from __future__ import annotations
 
+import importlib.util
 import subprocess
 import sys
+from collections.abc import Sequence
 from pathlib import Path
-from types import NoneType
-from typing import Any, Literal, get_args, get_origin, get_type_hints
+from types import ModuleType
+from typing import Any, Literal
 
 import pytest
 from paths import ROOT
+from pydantic import BaseModel, Field, field_validator
 from require import need_package
 
-from dare_bench import keywords
-from dare_bench.config import RunSpec
-from dare_bench.loading import load
-from dare_bench.registry import registry
-from dare_bench.training.spec import TrainSpec
 
-FAMILIES = {name: registry().get("family", name) for name in registry().names("family")}
-METHODS = [registry().get("trainer", name).load().Options for name in registry().names("trainer")]
-TINY = ("tiny-llada", "tiny-dream", "tiny-sdar", "tiny-llada2")
-
-
-def values(kind: Any) -> set[Any]:
-    """The values that a type names, one by one; of other types the type itself, of ``X | None`` those of X."""
-    if get_origin(kind) is Literal:
-        return set(get_args(kind))
-    inner = [part for part in get_args(kind) if part is not NoneType]
-    if not inner or kind is Any or get_origin(kind) in (dict, tuple, list):
-        return {get_origin(kind) or kind}
-    return set().union(*map(values, inner))
+@pytest.fixture(scope="module")
+def script() -> ModuleType:
+    spec = importlib.util.spec_from_file_location("make_keywords", ROOT / "scripts" / "make_keywords.py")
+    assert spec is not None and spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
 
 
-def fields(*models: Any) -> dict[str, set[Any]]:
-    """The fields of models, each with the values that it may have in one of them."""
-    result: dict[str, set[Any]] = {}
-    for model in models:
-        for name, field in model.model_fields.items():
-            result.setdefault(name, set()).update(values(field.annotation))
-    return result
+def test_the_file_is_current(script: ModuleType) -> None:
+    assert script.FILE.read_text() == script.text(), "run: make keywords"
 
 
-def taken(keyword: Any) -> dict[str, set[Any]]:
-    return {name: values(kind) for name, kind in get_type_hints(keyword).items()}
+class Inner(BaseModel):
+    x: int
 
 
-@pytest.mark.parametrize(
-    ("keyword", "models", "more", "less"),
-    [
-        (keywords.RunKeywords, [RunSpec], set(), {"model"}),
-        (keywords.MethodKeywords, METHODS, set(), set()),
-        (keywords.TrainKeywords, [TrainSpec, *METHODS], set(), set()),
-        (
-            keywords.DecodingKeywords,
-            [entry.load().decoding for entry in FAMILIES.values()],
-            {alias for entry in FAMILIES.values() for alias in entry.load().decoding.aliases},
-            set(),
-        ),
-    ],
-)
-def test_keywords_are_the_fields_of_schemas(keyword: Any, models: list[Any], more: set[str], less: set[str]) -> None:
-    known, result = fields(*models), taken(keyword)
-    assert result.keys() == known.keys() - less | more
-    for name, allowed in known.items():
-        if name in result and all(isinstance(value, str) for value in allowed):
-            assert result[name] == allowed, name
+class One(BaseModel):
+    count: int = Field(default=1, ge=1)
+    share: float | None = None
+    kind: Literal["a", "b"] | None = None
+    names: tuple[str, ...] = ()
+    pair: tuple[int, float] = (1, 2.0)
+    docs: dict[str, list[int]] = {}
+    free: Any = None
+    inner: Inner
+    folder: Path
+
+    @field_validator("names", mode="before", json_schema_input_type=str | Sequence[str])
+    @classmethod
+    def _split(cls, value: Any) -> Any:
+        return value
 
 
-def test_likelihood_keywords_are_the_families_fields() -> None:
-    known = {name for tiny in TINY for name in load(tiny).loaded.resolve_likelihood({})} - {"estimator"}
-    assert taken(keywords.LikelihoodKeywords).keys() == known
+class Two(BaseModel):
+    kind: Literal["b", "c"] = "c"
+    count: str = ""
+
+
+def test_types_are_what_the_fields_accept(script: ModuleType) -> None:
+    types = {name: script.union(kinds) for name, kinds in script.of_models(One, Two).items()}
+    assert types == {
+        "count": "int | str",
+        "share": "float | None",
+        "kind": 'Literal["a", "b", "c"] | None',
+        "names": "str | Sequence[str]",
+        "pair": "tuple[int, float]",
+        "docs": "Mapping[str, Sequence[int]]",
+        "free": "Any",
+        "inner": "Mapping[str, Any]",
+        "folder": "Path",
+    }
+
+
+def test_a_definition_is_written_in_lines_that_fit(script: ModuleType) -> None:
+    names = [f"setting_{i}" for i in range(40)]
+    text = script.written("Keywords", {name: ["str", "None"] for name in names})
+    space: dict[str, Any] = {}
+    exec("from typing import TypedDict\n" + text, space)
+    assert list(space["Keywords"].__annotations__) == names and not space["Keywords"].__required_keys__
+    assert set(space["Keywords"].__annotations__.values()) == {str | None}
+    assert max(map(len, text.splitlines())) <= 120
 
 
 CALLS = """
+from pathlib import Path
 from typing import Any
 
 from dare_bench import evaluate, load, train
 
-model = load("tiny-llada")
+model = load("tiny-llada", adapter=Path("lora"), eos_id=[1, 2], quantize="int8", max_memory={0: "70GB", "cpu": 1})
 evaluate(model=model, tasks="gsm8k", limit=0.5, seeds=7, decoding={"steps": 8}, likelihood={"mc_num": 16})
 train(method="sft", model="tiny-llada-base", task="dare_sudoku", output_path="out", noise="counts", peft="lora")
 model.generate(["1+1="], gen_length=16, remasking="random", stop=["x"], seed=1)
@@ -87,6 +95,8 @@ more: dict[str, Any] = {}
 model.generate("of a plugin's family", **more)
 """
 WRONG = {
+    'load("tiny-llada", atention="sdpa")': 'Unexpected keyword argument "atention" for "load"',
+    'load("tiny-llada", quantize="int2")': 'Argument "quantize"',
     'evaluate(model=3, tasks="t")': 'Argument "model"',
     'evaluate(model=model, tasks="t", limmit=3)': 'Unexpected keyword argument "limmit" for "evaluate"',
     'evaluate(model=model, tasks="t", num_fewshot="five")': 'Argument "num_fewshot"',

@@ -1,0 +1,131 @@
+"""Write ``dare_bench/keywords.py``: the keywords of Python calls, from the schemas that check them (``make keywords``).
+
+``--check`` writes nothing, and fails if the file is not current.
+"""
+
+from __future__ import annotations
+
+import sys
+import textwrap
+from collections.abc import Iterable, Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+from pydantic import BaseModel
+
+import dare_bench
+from dare_bench.config import RunSpec
+from dare_bench.registry import Kind, registry
+from dare_bench.training.spec import TrainSpec
+from dare_bench.types import ModelSpec, OpeningSettings
+
+FILE = Path(dare_bench.__file__).parent / "keywords.py"
+HEAD = '''"""The keywords of Python calls, for editors and type checkers: those of all families and methods together.
+
+``make keywords`` writes this file from ``RunSpec``, ``OpeningSettings``, ``TrainSpec`` and the settings of families
+and methods, where each is described. A plugin's own family or method may have more: ``generate(..., **fields)`` with
+``fields: dict[str, Any]`` passes them, and so do ``evaluate(decoding=...)`` and ``train(options=...)``.
+"""
+# fmt: off
+# ruff: noqa: UP013
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any, Literal, TypedDict
+'''
+WIDER = {
+    "data": "str | Iterable[Mapping[str, Any]] | None",
+    "reward": "Mapping[str, Any] | str | Callable[..., Any] | Sequence[Callable[..., Any] | str]",
+    "reward_weights": "Mapping[str, float] | Sequence[float] | str",
+    "max_memory": "Mapping[int | str, int | str] | None",
+}
+"""Keywords whose values a JSON schema cannot describe: functions, rows, keys that are numbers."""
+PLAIN = {"boolean": "bool", "integer": "int", "null": "None", "number": "float", "string": "str"}
+
+
+def kinds(schema: Mapping[str, Any]) -> Iterator[str]:
+    """The types that a JSON schema allows, as Python writes them; a fixed value as its repr."""
+    if "anyOf" in schema:
+        for part in schema["anyOf"]:
+            yield from kinds(part)
+    elif "enum" in schema or "const" in schema:
+        yield from (f"={value!r}" for value in schema.get("enum", [schema.get("const")]))
+    elif schema.get("format") == "path":
+        yield "Path"
+    elif "prefixItems" in schema:
+        yield f"tuple[{', '.join(union(kinds(item)) for item in schema['prefixItems'])}]"
+    elif schema.get("type") == "array":
+        yield f"Sequence[{union(kinds(schema['items']))}]"
+    elif schema.get("type") == "object" or "$ref" in schema:
+        values = schema.get("additionalProperties")
+        yield f"Mapping[str, {union(kinds(values)) if isinstance(values, dict) else 'Any'}]"
+    else:
+        yield PLAIN.get(schema.get("type", ""), "Any")
+
+
+def union(found: Iterable[str]) -> str:
+    """One type from several; fixed values in one Literal, None at the end."""
+    names = dict.fromkeys(found)
+    if "Any" in names:
+        return "Any"
+    values = ", ".join(name[1:].replace("'", '"') for name in names if name[0] == "=")
+    types = [name for name in names if name[0] != "=" and name != "None"]
+    return " | ".join([*([f"Literal[{values}]"] if values else []), *types, *(["None"] if "None" in names else [])])
+
+
+def of_models(*models: type[BaseModel]) -> dict[str, list[str]]:
+    """The types of the fields of models, all together."""
+    found: dict[str, list[str]] = {}
+    for model in models:
+        for name, schema in model.model_json_schema()["properties"].items():
+            found.setdefault(name, []).extend(kinds(schema))
+    return found
+
+
+def of_likelihoods(families: Iterable[Any]) -> dict[str, list[str]]:
+    """The types of the likelihood fields of families, with attention blocks and without, besides ``estimator``."""
+    found: dict[str, list[str]] = {}
+    for family in families:
+        for block in (None, 32):
+            spec = ModelSpec(family.name, 0, (), None, None, 1, 1, block_length=block)
+            law = family.likelihood_law(spec) if hasattr(family, "likelihood_law") else None
+            for name, value in {} if law is None else law.fields(spec).items():
+                values = [f"={choice!r}" for choice in law.choices.get(name, ())]
+                found.setdefault(name, []).extend(values or ([] if value is None else [type(value).__name__]))
+    return {name: types for name, types in found.items() if name != "estimator"}
+
+
+def written(name: str, fields: Mapping[str, Iterable[str]], more: tuple[str, ...] = ()) -> str:
+    """The definition of a TypedDict; ``more``: types that every field has too."""
+    items = (f'"{field}": {WIDER.get(field) or union([*types, *more])}' for field, types in fields.items())
+    kept = ", ".join(item.replace(" ", "\0") if len(item) < 110 else item for item in items)  # on one line
+    body = textwrap.fill(kept, 116, break_long_words=False, break_on_hyphens=False).replace("\0", " ")
+    return f'{name} = TypedDict("{name}", {{\n{textwrap.indent(body, "    ")},\n}}, total=False)\n'
+
+
+def loaded(kind: Kind) -> list[Any]:
+    """What dare-bench registers, without plugins."""
+    return [entry.load() for entry in registry().entries(kind) if entry.plugin is None]
+
+
+def text() -> str:
+    """The content of the file."""
+    families, run = loaded("family"), of_models(RunSpec)
+    del run["model"]  # evaluate() takes open models too
+    decoding = of_models(*(family.decoding for family in families))
+    decoding |= {alias: decoding[name] for family in families for alias, name in family.decoding.aliases.items()}
+    parts = (
+        written("OpeningKeywords", of_models(OpeningSettings)),
+        written("RunKeywords", run),
+        written("TrainKeywords", of_models(TrainSpec, *(method.Options for method in loaded("trainer")))),
+        written("DecodingKeywords", decoding, more=("None",)),
+        written("LikelihoodKeywords", of_likelihoods(families), more=("None",)),
+    )
+    return "\n".join((HEAD, *parts))
+
+
+if __name__ == "__main__":
+    if "--check" not in sys.argv:
+        FILE.write_text(text())
+    elif FILE.read_text() != text():
+        sys.exit(f"{FILE} is not current; run: make keywords")

@@ -376,8 +376,10 @@ def test_metrics_are_in_the_log_and_in_tensorboard(whole: Path) -> None:
     entries = logged(whole)
     of_rollout = {"reward", "reward_std", "accuracy", "accuracy_std", "completion_length", "written_nll"}
     assert [entry["step"] for entry in entries if of_rollout <= entry.keys()] == [1, 4, 7]
-    of_step = {"clip_fraction", "kl", "grad_norm", "forwards/update", "tokens_per_second/update"}
+    of_step = {"kl", "grad_norm", "forwards/update", "tokens_per_second/update"}
     assert all(of_step <= entry.keys() for entry in entries)
+    without = [entry["step"] for entry in entries if "clip_fraction" not in entry]
+    assert without == [entry["step"] for entry in entries if entry.get("informative_groups") == 0], "no unit to clip"
     first = entries[0]
     assert not any(name.endswith("_square") for name in first)
     # Right answers have reward 1, others half the share of their right digits.

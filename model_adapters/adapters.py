@@ -22,6 +22,7 @@ from safetensors.torch import load_file, save_file
 from dare_bench.checkpoint_files import ADAPTER
 from dare_bench.config import one_line
 from dare_bench.errors import CheckpointError, UsageError, first_line
+from dare_bench.model_adapters.backbone.quantized import QuantizedLinear, is_quantized, weights_of
 from dare_bench.model_adapters.checkpoint import compare, file_shapes, read_object
 from dare_bench.model_adapters.encoding import shown
 from dare_bench.model_adapters.targets import choose
@@ -49,6 +50,8 @@ def wrap(network: Any, settings: AdapterSettings) -> Any:
     if is_adapted(network):
         raise UsageError("the model has an adapter already: it is what is trained; leave the new one (peft) out")
     targets = choose(network, settings.targets)
+    if targets.parameters and is_quantized(network):
+        raise UsageError("LoRA on experts needs their full weights, and these are quantized; leave 'experts' out")
     if targets.parameters and settings.dropout:
         raise UsageError(
             f"LoRA on experts takes no dropout, lora_dropout={settings.dropout} is requested; set it to 0 or leave "
@@ -170,7 +173,7 @@ def holds_adapter(network: Any, base: Path, folder: Path, dtype: torch.dtype) ->
     if own.keys() != known.keys() or not all(torch.equal(known[n].to(own[n]), own[n]) for n in own):
         return False
     model = network.get_base_model()
-    whole = {n.replace(".base_layer", ""): w for n, w in model.state_dict().items() if "lora_" not in n}
+    whole = {n.replace(".base_layer", ""): w for n, w in weights_of(model).items() if "lora_" not in n}
     return holds(whole, base, dtype, model)
 
 
@@ -196,6 +199,8 @@ def merge(network: Any) -> Any:
     """
     if not is_adapted(network):
         raise UsageError("the model has no adapter to merge; open one with load(base, adapter=DIR)")
+    if is_quantized(network):
+        raise UsageError("an adapter is merged into full weights, and these are quantized; open the base without")
     return network.merge_and_unload().requires_grad_(True)
 
 
@@ -212,6 +217,7 @@ def _adapted(network: Any, config: Any) -> Any:
     """The network as a PeftModel with a new adapter."""
     from dare_bench.model_adapters.backbone.pretrained import as_pretrained
 
+    config._register_custom_module({QuantizedLinear: _peft().tuners.lora.Linear})  # not part of what is saved
     return _peft().PeftModel(as_pretrained(network), config, NAME)
 
 

@@ -46,7 +46,7 @@ def open_native(family: Family, path: Path, settings: OpeningSettings, *, weight
     Raises:
         CheckpointError: an incomplete folder, or one of another family.
         UsageError: unknown device, dtype, attention backend or quantization, a special id that is not a whole number,
-            limits without ``auto``, an adapter with ``auto`` or with quantized weights, steps that cannot be compiled.
+            limits without ``auto``, an adapter with ``auto``, steps that cannot be compiled.
     """
     given = given_ids(settings)
     if settings.mask_id is not None and family.noise == "uniform":
@@ -105,7 +105,7 @@ def _prepare(
         _check_compiled(family, network.arch, device, settings)
     network.attention = _backend("padded" if settings.compile else settings.attention, network.arch, device, dtype)
     network.to(dtype)
-    _quantize(network, settings.quantize, adapter_folder(settings))
+    _quantize(network, settings.quantize)
 
 
 def _spec(family: Family, network: DiffusionNetwork, ids: SpecialIds, path: Path) -> ModelSpec:
@@ -208,14 +208,12 @@ def empty_network(family: Family, path: Path, raw: dict[str, Any], tensors: int 
         raise CheckpointError(f"{path}: {error}") from error
 
 
-def _quantize(network: DiffusionNetwork, kind: Any, adapter: Path | None = None) -> None:
+def _quantize(network: DiffusionNetwork, kind: Any) -> None:
     """Replace the matrices of a network without weights, if ``kind`` is not None; raises UsageError."""
     if kind is None:
         return
     if kind not in KINDS:
         raise UsageError(f"quantize={shown(kind)} is not known; allowed: {', '.join(KINDS)}")
-    if adapter is not None:
-        raise UsageError(f"quantize={kind!r} with adapter={str(adapter)!r}; merge it first: dare-bench export merge")
     quantize_matrices(network, kind)
 
 

@@ -70,9 +70,13 @@ class OpenedNetwork:
             into(self.network, folder)
 
     def _check_whole(self) -> None:
-        """Raise UsageError if weights are quantized, or outside the network between forward passes."""
-        if is_quantized(self.network):
+        """Raise UsageError if the weights that are saved (the adapter's, if there is one) are quantized or away."""
+        if is_quantized(self.network) and not is_adapted(self.network):
             raise UsageError(f"{self.path} is open with quantized weights; open it without, to save or change them")
+        self._check_placed()
+
+    def _check_placed(self) -> None:
+        """Raise UsageError if weights are outside the network between forward passes."""
         away = [name for name, weight in self.network.named_parameters() if weight.is_meta]
         if away:
             raise UsageError(
@@ -95,7 +99,7 @@ class OpenedNetwork:
 
     def add_adapter(self, settings: AdapterSettings) -> None:
         """Add a new LoRA adapter to the network and freeze all other weights; raises UsageError."""
-        self._check_whole()
+        self._check_placed()
         self.network = wrap(self.network, settings)
 
     def merge_adapter(self) -> None:

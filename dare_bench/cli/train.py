@@ -55,7 +55,7 @@ _PANEL = {
         "lr_scheduler_type min_lr_rate warmup_steps weight_decay adam_beta1 adam_beta2 adam_epsilon max_grad_norm "
         "seed",
         "Memory and processes": "gradient_checkpointing bf16 fsdp sequence_parallel_size",
-        "Adapter": "peft adapter lora_r lora_alpha lora_dropout lora_targets",
+        "Adapter": "peft adapter quantize lora_r lora_alpha lora_dropout lora_targets",
         "Checkpoints and logs": "save_steps save_total_limit logging_steps report_to run_name",
         "Evaluation": "eval_every eval_on_start",
     }.items()

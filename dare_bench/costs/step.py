@@ -172,6 +172,10 @@ def estimate(
     device, method = gpu_named(gpu), registry().get("trainer", spec.method).load()
     if spec.fsdp and processes == 1:
         raise UsageError("fsdp shards a model over several processes, and this is one; give --processes N")
+    if (kind := spec.quantize or spec.model_args.get("quantize")) is not None:
+        raise UsageError(
+            f"quantize={kind!r}: the memory of a quantized base is not estimated; leave it out for that of full weights"
+        )
     groups = data_parallel_size(spec.sequence_parallel_size, processes)
     size = size_of(spec.model, spec.family)
     if size.parameters is None:

@@ -89,7 +89,12 @@ class TrainingServices:
         }
 
     def _evaluate(self, model: dict[str, Any], step: int) -> list[Run]:
-        opened = {"family": self.spec.family, "model_args": self.spec.model_args, **model}
+        opened = {
+            "family": self.spec.family,
+            "model_args": self.spec.model_args,
+            "quantize": self.spec.quantize,
+            **model,
+        }
         runs = []
         for outcome in evaluate_all(plan(self._fields(opened))) if self.spec.eval else ():
             if outcome.run is not None:
@@ -154,9 +159,10 @@ def open_model(spec: TrainSpec) -> Any:
     """The model in the dtype of training: trained weights are float32 by default."""
     dtype = spec.dtype or (None if spec.peft else "float32")
     named = {"adapter": spec.adapter, "device": spec.device, "dtype": dtype, "family": spec.family}
-    arguments = {**named, **spec.model_args}
-    if arguments.get("quantize") is not None:
-        raise UsageError(f"quantize={arguments['quantize']!r}: quantized weights are not trained; leave it out")
+    arguments = {**named, **spec.model_args, **({} if spec.quantize is None else {"quantize": spec.quantize})}
+    if arguments.get("quantize") is not None and (spec.peft is None or spec.fsdp):
+        reason = "quantized weights are not trained; give --peft lora" if spec.peft is None else "FSDP cannot shard it"
+        raise UsageError(f"quantize={arguments['quantize']!r}: {reason}, or leave it out")
     if arguments["device"] == "auto":
         raise UsageError(
             "device='auto' divides a model for evaluations only; a training has one device for each process (torchrun, "

@@ -69,6 +69,9 @@ class TrainSpec(BaseModel):
     )
 
     peft: Literal["lora"] | None = Field(None, description="Train an adapter instead of the weights.")
+    quantize: Literal["int8", "int4"] | None = Field(
+        None, description="Hold the frozen base of an adapter in int8 or int4 (QLoRA; needs torchao)."
+    )
     lora_r: int | None = Field(None, ge=1, le=8192, description="Rank of the adapter.")
     lora_alpha: float | None = Field(None, gt=0, description="The adapter's update is scaled by alpha / r.")
     lora_dropout: float = Field(0.0, ge=0, lt=1, description="Dropout before the adapter.")

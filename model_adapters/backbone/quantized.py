@@ -16,6 +16,8 @@ from typing import Any, Literal, NamedTuple
 
 import torch
 from torch import Tensor, nn
+from torch.autograd import Function
+from torch.autograd.function import once_differentiable
 from torch.nn.functional import linear
 
 from dare_bench.errors import UsageError
@@ -78,19 +80,47 @@ class QuantizedMatrix(nn.Module):
     def _empty(like: Tensor, shape: tuple[int, ...], dtype: torch.dtype) -> nn.Parameter:
         return nn.Parameter(torch.empty(shape, dtype=dtype, device=like.device), requires_grad=False)
 
+    @property
+    def device(self) -> torch.device:
+        return self.values.device
+
+    @property
+    def dtype(self) -> torch.dtype:
+        """That of the matrix."""
+        return self.scale.dtype
+
     def forward(self) -> Tensor:
         return dense(Numbers(self.values, self.scale, self.zero))
 
 
+class _Product(Function):
+    """``x W^T + b`` whose backward multiplies W out again: otherwise a training would hold the dense matrices of all
+    layers between forward and backward. W and b are frozen."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, matrix: QuantizedMatrix, bias: Tensor | None) -> Tensor:
+        ctx.matrix = matrix
+        return linear(x, matrix(), bias)
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, upstream: Tensor) -> tuple[Tensor, None, None]:
+        return upstream @ ctx.matrix().to(upstream.dtype), None, None
+
+
 class QuantizedLinear(nn.Module):
-    """``x W^T + b`` with a :class:`QuantizedMatrix` W."""
+    """``x W^T + b`` with a :class:`QuantizedMatrix` W. Gradients flow to x, so that an adapter can be trained."""
 
     def __init__(self, module: nn.Linear, kind: Kind) -> None:
         super().__init__()
+        self.in_features, self.out_features = module.in_features, module.out_features
         self.weight, self.bias = QuantizedMatrix(module.weight, kind), module.bias
 
     def forward(self, x: Tensor) -> Tensor:
-        return linear(x, self.weight(), self.bias)
+        if not x.requires_grad:
+            return linear(x, self.weight(), self.bias)
+        result: Tensor = _Product.apply(x, self.weight, self.bias)
+        return result
 
 
 class Rows:

@@ -167,18 +167,16 @@ def test_weights_that_are_not_finite_have_such_a_scale(kind: Kind, value: float)
     assert not scale[2].isfinite().all() and scale[[0, 1, 3]].isfinite().all()
 
 
-def test_quantized_weights_are_not_saved_trained_or_adapted(tmp_path: Path) -> None:
+def test_quantized_weights_are_not_saved_or_trained(tmp_path: Path) -> None:
     model = quantized("tiny-llada", "int8")
     with pytest.raises(UsageError, match="quantized weights; open it without"):
         model.save(tmp_path / "saved")
     with pytest.raises(UsageError, match="quantized weights; open it without"):
         model.loaded.read_weights(locate("tiny-llada-base"))
-    with pytest.raises(UsageError, match="are not trained"):
-        train(method="sft", model="tiny-llada", model_args={"quantize": "int8"}, max_steps=1,
-              data=[{"prompt": "a", "completion": "b"}] * 8, output_path=str(tmp_path / "out"))  # fmt: skip
-    (tmp_path / "adapter_config.json").write_text("{}")
-    with pytest.raises(UsageError, match="merge it first"):
-        quantized("tiny-llada", "int8", adapter=tmp_path)
+    for given in ({"model_args": {"quantize": "int8"}}, {"quantize": "int8"}):
+        with pytest.raises(UsageError, match="are not trained; give --peft lora, or leave it out"):
+            train(method="sft", model="tiny-llada", max_steps=1, data=[{"prompt": "a", "completion": "b"}] * 8,
+                  output_path=str(tmp_path / "out"), **given)  # type: ignore[arg-type]  # fmt: skip
     with pytest.raises(UsageError, match="allowed: int8, int4"):
         load("tiny-llada", quantize="int2")  # type: ignore[arg-type]
     with pytest.raises(UsageError, match="a server of --engine openai"):

@@ -133,9 +133,23 @@ def closest(name: str, known: Iterable[str], n: int = 3) -> list[str]:
     return list(dict.fromkeys([*best, *similar]))[:n]
 
 
+_REMOVED = {
+    "max_pads": "a row that ends so many tokens after its answer tells the answer's length, which no decoding knows; "
+    "omit it (padding drawn, the default for your data, draws where rows end), or give canvas_length",
+}
+"""Settings of earlier versions, and why they are gone."""
+
+
+def removed(name: str) -> str:
+    """Why a setting of earlier versions is gone, to append to an error message; empty for other names."""
+    return f"; removed: {_REMOVED[name]}" if name in _REMOVED else ""
+
+
 def suggestion(name: str, known: Iterable[str]) -> str:
     """``; closest: a, b, c``, to append to an error message about ``name``. If no known name is similar, all known
-    names, provided that there are few."""
+    names, provided that there are few. Of a setting that is gone, the reason."""
+    if reason := removed(name):
+        return reason
     names = sorted(set(known))
     if near := closest(name, names):
         return f"; closest: {', '.join(near)}"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import logging
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import fields, replace
@@ -15,8 +16,10 @@ from dare_bench.fingerprint import FileState, file_states
 from dare_bench.keywords import DecodingKeywords, LikelihoodKeywords
 from dare_bench.protocols import LoadedModel
 from dare_bench.seeds import prompt_key
+from dare_bench.seen_lengths import unseen_length
 from dare_bench.types import Generation, Likelihood, LoopStats, ModelSpec, Prompt, Request
 
+log = logging.getLogger("dare_bench")
 Target = str | Sequence[int]
 
 
@@ -91,6 +94,7 @@ class Model:
         self.loaded, self.name, self.path, self.adapter = loaded, name, path, adapter
         self.checkpoint, self.load_settings, self._files = checkpoint, load_settings, files
         self.last_stats = LoopStats()
+        self._lengths: set[int | None] = set()
 
     @property
     def spec(self) -> ModelSpec:
@@ -145,6 +149,7 @@ class Model:
         """
         items = _as_list(prompts)
         resolved = self.loaded.resolve(decoding)  # a bad field is an error even for no prompts
+        self._warn_about_length(getattr(resolved, "gen_length", None))
         seen: Counter[tuple[int, ...]] = Counter()
         requests = []
         for i, prompt in enumerate(items):
@@ -156,6 +161,13 @@ class Model:
             sent = prompt if as_given else tokens
             requests.append(Request(str(i), "generate", sent, decoding=decoding, seed=key, resolved=resolved))
         return self._answers(requests, max_rows)
+
+    def _warn_about_length(self, length: int | None) -> None:
+        """Log, once for each length, if the training of the checkpoint has not seen canvases of a length."""
+        if length not in self._lengths:
+            self._lengths.add(length)
+            if warning := unseen_length(self.adapter or self.path, length):
+                log.warning("%s", warning)
 
     def loglikelihood(
         self,

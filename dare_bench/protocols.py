@@ -227,10 +227,16 @@ class Services(Protocol):
         ...
 
     def lineage(
-        self, folder: Path, step: int, steps: int, counts: Mapping[str, Mapping[str, int]] | None = None
+        self,
+        folder: Path,
+        step: int,
+        steps: int,
+        counts: Mapping[str, Mapping[str, int]] | None = None,
+        canvas_lengths: tuple[int, int] | None = None,
     ) -> None:
         """Write ``lineage.json`` of the checkpoint in ``folder``, after ``step`` of ``steps``; it marks the checkpoint
-        as complete. ``counts``: the ``forwards`` and ``tokens`` of the training so far, by phase; None: not known."""
+        as complete. ``counts``: the ``forwards`` and ``tokens`` of the training so far, by phase; None: not known.
+        ``canvas_lengths``: shortest and longest response that was learned, in tokens, if decoding depends on them."""
         ...
 
     def counts(self, folder: Path) -> Mapping[str, Mapping[str, int]] | None:

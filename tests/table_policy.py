@@ -114,11 +114,14 @@ def elbo(
     return total
 
 
-def tokens(kind: Kind, *items: Sequence[tuple[Sequence[int], Sequence[int]]], canvas: int | None = None) -> Tokens:
-    """Items of (prompt, answer) rows; a row's key is its place, and a pair's rows differ by their role."""
+def tokens(
+    kind: Kind, *items: Sequence[tuple[Sequence[int], Sequence[int]]], canvas: int | None = None, cut: bool = False
+) -> Tokens:
+    """Items of (prompt, answer) rows; a row's key is its place, and a pair's rows differ by their role. ``cut``: no EOS
+    belongs after the answers."""
     rows = tuple(
         tuple(
-            TokenRow(tuple(prompt), tuple(answer), f"row {i}", 1000 * i + role)
+            TokenRow(tuple(prompt), tuple(answer), f"row {i}", 1000 * i + role, cut)
             for role, (prompt, answer) in enumerate(item)
         )
         for i, item in enumerate(items)

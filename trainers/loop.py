@@ -204,7 +204,7 @@ class Loop(Trainer):
         if self.is_world_process_zero():
             for pickled in folder.glob("pytorch_model_fsdp*.bin"):  # the weights again, as a pickle
                 pickled.unlink()
-            self.services.lineage(folder, step, self.args.max_steps, counts)
+            self.services.lineage(folder, step, self.args.max_steps, counts, self.source.canvas_lengths)
             limit = self.spec.save_total_limit
             for old in list(checkpoints(Path(self.args.output_dir)).values())[: -limit if limit else 0]:
                 if old != folder:
@@ -220,7 +220,7 @@ class Loop(Trainer):
         if self.is_world_process_zero():
             with writing_checkpoint(out / "trainer_state.json"):
                 self.state.save_to_json(str(out / "trainer_state.json"))
-            self.services.lineage(out, steps, steps, counts)
+            self.services.lineage(out, steps, steps, counts, self.source.canvas_lengths)
 
     def evaluate_saved(self, folder: Path, step: int) -> None:
         """Evaluate a checkpoint if its step is one to evaluate; the last one is."""

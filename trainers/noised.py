@@ -6,17 +6,20 @@ Supervised fine-tuning and preference optimization are such methods; reinforceme
 from __future__ import annotations
 
 from abc import abstractmethod
+from dataclasses import replace
 from typing import ClassVar
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 from torch import Tensor
 
-from dare_bench.diffusion.canvas import Padding, response
 from dare_bench.diffusion.laws import Law, Noise
 from dare_bench.errors import UsageError
+from dare_bench.seeds import key
+from dare_bench.trainers.canvases import LONGEST, Canvases, Padding
 from dare_bench.trainers.method import Method
 from dare_bench.trainers.steps import Item, NoisedRows, StepShape, TrainingRow
 from dare_bench.training.rows import TokenRow, Tokens
+from dare_bench.training.tokens import EOS
 
 
 class NoisedOptions(BaseModel):
@@ -27,53 +30,53 @@ class NoisedOptions(BaseModel):
 
     padding: Padding | None = Field(
         None,
-        description="eos_supervised: the canvas behind the answer is EOS and learned, so that the model learns where "
-        "an answer ends; masked_out: one EOS ends the row (default: eos_supervised).",
+        description="EOS tokens behind an answer, which are learned. drawn: up to the end of a canvas whose length is "
+        "drawn for each row and epoch; longest: of the longest row of a step; eos_supervised: of canvas_length; "
+        "masked_out: one EOS (default: drawn with --data, eos_supervised with --task or canvas_length).",
     )
     canvas_length: int | None = Field(
         None,
         ge=1,
-        description="Response tokens of a row with eos_supervised (default: the task's own; with --data the longest "
-        "answer and one EOS, rounded up; in block-causal families up to the end of the answer's block).",
-    )
-    max_pads: int | None = Field(
-        None, ge=0, description="Maximum number of supervised EOS tokens after an answer (default: no limit)."
+        description="Response tokens of a row with eos_supervised, or the longest with drawn (default: the task's own; "
+        "with --data twice the longest answer, at least 256; in block-causal families up to the end of the answer's "
+        "block).",
     )
 
     @model_validator(mode="after")
     def _consistent(self) -> NoisedOptions:
-        if self.padding == "masked_out" and (self.canvas_length is not None or self.max_pads is not None):
-            name = "canvas_length" if self.canvas_length is not None else "max_pads"
-            raise ValueError(f"{name} belongs to padding='eos_supervised'; with masked_out a row ends with one EOS")
+        if self.padding in ("masked_out", "longest") and self.canvas_length is not None:
+            raise ValueError(
+                f"canvas_length={self.canvas_length} belongs to padding='eos_supervised' or 'drawn', not to "
+                f"'{self.padding}'"
+            )
         return self
 
-    def room(
-        self, prompt: int, answer: int, canvas: int | None, block_length: int | None
-    ) -> tuple[int, Padding, int | None]:
-        """(canvas length, padding, max_pads) of a row, the arguments of :func:`dare_bench.diffusion.canvas.response`.
-
-        A canvas ends on the grid of blocks, as decoding does. An answer that is longer than the canvas gets a canvas of
-        its own length plus one EOS: answers are never truncated silently.
-        """
-        padding = self.padding or "eos_supervised"
-        length = max(self.canvas_length or canvas or 0, answer + 1)
-        if padding == "eos_supervised" and block_length is not None:
-            length += -(prompt + length) % block_length
-        return length, padding, self.max_pads
-
     def resolved(self, canvas: int | None, block_length: int | None) -> NoisedOptions:
-        """The options with ``padding``, ``canvas_length`` and ``max_pads`` as :meth:`room` applies them.
+        """The options with ``padding`` and ``canvas_length`` as they apply. The latter remains None if rows end with
+        the block of their answer, and where it follows from the rows.
 
-        ``canvas_length`` remains None if rows end with the block of their answer. A ``max_pads`` that was not given is
-        the largest number of EOS that the canvas has room for. With ``masked_out`` both do not apply and remain None.
+        Args:
+            canvas: the length that the source of the rows states, if it does.
+            block_length: that of a block-causal model.
+
+        Raises:
+            UsageError: a padding that does not apply to block-causal models, or a fixed canvas without a length.
         """
-        if self.padding == "masked_out":
-            return self
         length = self.canvas_length or canvas
-        most = self.max_pads
-        if most is None and (length or block_length):
-            most = (length or 1) + (block_length or 1) - 1
-        return self.model_copy(update={"padding": "eos_supervised", "canvas_length": length, "max_pads": most})
+        padding = self.padding or ("eos_supervised" if length or block_length else "drawn")
+        if padding in ("drawn", "longest") and block_length is not None:
+            raise UsageError(
+                f"padding={padding!r}: rows of a block-causal model end with the block of their answer, for any "
+                "gen_length; omit it"
+            )
+        if padding == "eos_supervised" and length is None and block_length is None:
+            raise UsageError("padding='eos_supervised' needs the length of the canvas; give canvas_length")
+        kept = length if padding in ("drawn", "eos_supervised") else None
+        return self.model_copy(update={"padding": padding, "canvas_length": kept})
+
+
+_DRAWS = 256
+"""Minimum number of drawn lengths that an estimate averages."""
 
 
 class NoisedMethod(Method):
@@ -94,43 +97,74 @@ class NoisedMethod(Method):
     def block_length(self) -> int | None:
         return getattr(self.options, "block_length", None)
 
-    def resolved_options(self, steps: int | None = None) -> BaseModel:
-        resolved: BaseModel = self.options.resolved(self.canvas, self.spec.block_length)
+    def resolved_options(self, steps: int | None = None) -> NoisedOptions:
+        resolved: NoisedOptions = self.options.resolved(self.canvas, self.spec.block_length)
         return resolved
 
     def source(self, data: Tokens, shape: StepShape, seed: int, process: int = 0) -> NoisedRows:
+        canvases = self.canvases(data)
         return NoisedRows(
-            self.items(data), self.law, self.weigh, self.spec.mask, shape, seed, process, self.fresh_noise
+            self.items(data),
+            self.law,
+            self.weigh,
+            self.spec.mask,
+            shape,
+            seed,
+            process,
+            self.fresh_noise,
+            None if canvases is None else canvases.fill,
         )
 
     def lengths(self, data: Tokens) -> list[int]:
-        return [len(row.prompt) + len(row.response) for item in self.items(data) for row in item]
+        items, canvases = self.items(data), self.canvases(data)
+        if canvases is not None:
+            items *= -(-_DRAWS // len(items))
+            items = list(canvases.fill(items, [key("canvas", 0, place) for place in range(len(items))]))
+        return [len(row.prompt) + len(row.response) for item in items for row in item]
+
+    def canvases(self, data: Tokens) -> Canvases | None:
+        """The canvases of rows whose length is not fixed."""
+        options = self.resolved_options()
+        if options.padding not in ("drawn", "longest"):
+            return None
+        longest = max(len(row.answer) for item in data.items for row in item) + EOS
+        most = options.canvas_length or max(2 * longest, LONGEST)
+        limit = self.spec.context_limit if data.limit is None else data.limit
+        return Canvases(options.padding, most, limit, self.eos_id)
+
+    @property
+    def eos_id(self) -> int:
+        """The token that ends answers; raises UsageError."""
+        eos = self.spec.eos_ids[0] if self.spec.eos_ids else self.spec.pad_id
+        if eos is None:
+            raise UsageError("this checkpoint has no EOS id to end answers with; give --model-args eos_id=")
+        return eos
 
     def items(self, data: Tokens) -> list[Item]:
-        """Training rows with their supervised EOS tokens.
+        """Training rows with their supervised EOS tokens, unless these depend on the step (:meth:`canvases`).
 
         Raises:
-            UsageError: a missing canvas length, or a canvas beyond the model's context.
+            UsageError: a canvas beyond the model's context.
         """
-        o = self.options
-        unknown = o.canvas_length is None and self.canvas is None and self.spec.block_length is None
-        if o.padding == "eos_supervised" and unknown and o.max_pads != 0:
-            raise UsageError("padding='eos_supervised' needs the length of the canvas; give canvas_length")
-        return [tuple(self._row(row) for row in rows) for rows in data.items]
+        options = self.resolved_options()
+        return [tuple(self._row(row, options) for row in rows) for rows in data.items]
 
-    def _row(self, row: TokenRow) -> TrainingRow:
-        if row.cut:
-            return TrainingRow(row.prompt, row.answer, row.key, row.where)
-        if (canvas := self.options.canvas_length) is not None and len(row.prompt) + canvas > self.spec.context_limit:
-            fits = self.spec.context_limit - len(row.prompt)
+    def _row(self, row: TokenRow, options: NoisedOptions) -> TrainingRow:
+        bare = TrainingRow(row.prompt, row.answer, row.key, row.where, row.cut)
+        if row.cut or options.padding in ("drawn", "longest"):
+            return bare
+        count = 1 if options.padding == "masked_out" else self._room(row, options.canvas_length) - len(row.answer)
+        return replace(bare, response=(*row.answer, *[self.eos_id] * count))
+
+    def _room(self, row: TokenRow, canvas: int | None) -> int:
+        """The length of a row's fixed canvas. It ends on the grid of blocks, as decoding does. An answer that is longer
+        gets a canvas of its own length plus one EOS: answers are never truncated silently."""
+        fits = self.spec.context_limit - len(row.prompt)
+        if self.options.canvas_length is not None and self.options.canvas_length > fits:
             raise UsageError(
                 f"canvas_length={canvas} after {row.where} (a prompt of {len(row.prompt)} tokens) is beyond the "
                 f"model's context of {self.spec.context_limit}; give at most {fits}"
             )
-        length, padding, most = self.options.room(len(row.prompt), len(row.answer), self.canvas, self.spec.block_length)
-        length = max(len(row.answer) + 1, min(length, self.spec.context_limit - len(row.prompt)))
-        eos = self.spec.eos_ids[0] if self.spec.eos_ids else self.spec.pad_id
-        if eos is None:
-            raise UsageError("this checkpoint has no EOS id to end answers with; give --model-args eos_id=")
-        answer = response(row.answer, length, eos, padding, most)
-        return TrainingRow(row.prompt, tuple(answer), row.key, row.where)
+        length = max(canvas or 0, len(row.answer) + EOS)
+        length += -(len(row.prompt) + length) % (self.spec.block_length or 1)
+        return max(len(row.answer) + EOS, min(length, fits))

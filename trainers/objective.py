@@ -101,7 +101,7 @@ class Objective(ABC):
 
     @abstractmethod
     def lengths(self, data: Tokens) -> list[int]:
-        """Tokens of each row, as trained on."""
+        """Tokens of rows as trained on; of rows whose length is drawn, of several draws."""
 
     @abstractmethod
     def loss(self, step: Step, nll_N: Tensor, reference: Losses | None) -> tuple[Tensor, Metrics]:

@@ -7,7 +7,8 @@
 ``token``, all learned tokens of the step; for ``mask``, all masked tokens of the step. With ELBO weights and ``row``
 the expectation is the negative ELBO for each response token, averaged over rows. Z belongs to the whole optimizer step,
 so the loss does not depend on the division into micro-batches (DARE divides by each micro-batch's masked tokens, so its
-objective changes with the division).
+objective changes with the division). On drawn canvases the EOS tokens after an answer count as half of their row's
+learned tokens at most, in ``w`` and in Z: the model learns to answer, whatever the length of the canvas.
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ from torch import Tensor
 
 from dare_bench.diffusion.laws import CART_Q, EPS, Law, LawName, Noise, Weighting, weights
 from dare_bench.errors import UsageError
+from dare_bench.trainers.canvases import eos_factors
 from dare_bench.trainers.noised import NoisedMethod, NoisedOptions
 from dare_bench.trainers.objective import Losses, Metrics
 from dare_bench.trainers.steps import Step
@@ -86,13 +88,16 @@ class SFT(NoisedMethod):
 
     def weigh(self, noise: Noise) -> Tensor:
         batch = noise.batch
-        weight_T = weights(noise, self.options.weight, self.options.cart_q)
+        factor_T = batch.response_T.double()
+        if self.resolved_options().padding == "drawn":
+            factor_T *= eos_factors(batch, self.eos_id)
+        weight_T = weights(noise, self.options.weight, self.options.cart_q) * factor_T
         if self.options.normalise == "row":
-            length_R = batch.response_lengths_B.double()
+            length_R = torch.bincount(batch.row_T, factor_T, len(batch.lengths))
             return weight_T / (length_R[batch.row_T].clamp(min=1) * (len(batch.lengths) / noise.draws))
         if self.options.normalise == "token":
-            return weight_T / (batch.response_T.sum().double() / noise.draws)
-        return weight_T / (noise.masked_T.sum().clamp(min=1).double() / noise.draws)
+            return weight_T / (factor_T.sum() / noise.draws)
+        return weight_T / (factor_T[noise.masked_T].sum().clamp(min=1) / noise.draws)
 
     def loss(self, step: Step, nll_N: Tensor, reference: Losses | None) -> tuple[Tensor, Metrics]:
         return torch.dot(nll_N, step.weight_N), {}

@@ -21,17 +21,21 @@ from torch import Tensor
 from dare_bench.diffusion.canvas import pack
 from dare_bench.diffusion.laws import Copies, Law, Noise, draw, weights
 from dare_bench.diffusion.looks import Looks, masked_looks
+from dare_bench.errors import CheckpointError
+from dare_bench.reading import read_json
 from dare_bench.seeds import key
 
 
 @dataclass(frozen=True)
 class TrainingRow:
-    """A training row: prompt ids, response ids with EOS, the row's key (of its noise) and its name for messages."""
+    """A training row: prompt ids, response ids with EOS, the row's key (of its noise) and its name for messages. Of one
+    that was ``cut`` the answer was truncated: no EOS belongs after it."""
 
     prompt: tuple[int, ...]
     response: tuple[int, ...]
     key: int
     where: str
+    cut: bool = False
 
 
 Item = tuple[TrainingRow, ...]
@@ -145,6 +149,11 @@ class StepSource(Protocol):
         """Read it again."""
         ...
 
+    @property
+    def canvas_lengths(self) -> tuple[int, int] | None:
+        """Shortest and longest response of the steps so far, in tokens; None: decoding does not depend on them."""
+        ...
+
 
 @lru_cache(maxsize=2)
 def permutation(count: int, seed: int, epoch: int) -> list[int]:
@@ -168,7 +177,8 @@ Weigh = Callable[[Noise], Tensor]
 class NoisedRows:
     """Steps of noised training rows (see :class:`StepSource`).
 
-    ``fresh``: noise is drawn anew in each epoch; otherwise a row keeps the noise of the first epoch.
+    ``fresh``: noise and canvases are drawn anew in each epoch; otherwise a row keeps those of the first epoch. ``fill``
+    adds the EOS tokens of a step's items, by a key of each; None: the items have them.
     """
 
     items: Sequence[Item]
@@ -179,6 +189,8 @@ class NoisedRows:
     seed: int
     process: int = 0
     fresh: bool = True
+    fill: Callable[[Sequence[Item], Sequence[int]], tuple[Item, ...]] | None = None
+    canvas_lengths: tuple[int, int] | None = None
 
     @property
     def rows(self) -> int:
@@ -199,18 +211,30 @@ class NoisedRows:
         """Nothing: rows are data."""
 
     def save(self, folder: Path) -> None:
-        """Nothing: a step is a function of its number."""
+        """Nothing: a step is a function of its number, and the lineage has the lengths."""
 
     def load(self, folder: Path) -> None:
-        """Nothing."""
+        """The lengths of the steps so far, from the checkpoint's lineage."""
+        self._saw(read_json(folder / "lineage.json", CheckpointError).get("canvas_lengths") or ())
+
+    def _saw(self, lengths: Sequence[int]) -> None:
+        if lengths and self.law.block_length is None:
+            seen = (*lengths, *(self.canvas_lengths or ()))
+            self.canvas_lengths = min(seen), max(seen)
 
     def whole(self, number: int) -> Step:
         """A step of all processes: its looks item by item, role by role, draw by draw."""
         drawn = places(number, self.shape.items_per_step, len(self.items), self.seed)
-        items = tuple(self.items[i] for _, i in drawn)
+        items, epochs = tuple(self.items[i] for _, i in drawn), [epoch if self.fresh else 0 for epoch, _ in drawn]
+        if self.fill is not None:
+            canvas_keys = [
+                key("canvas", self.seed, item[0].key, epoch) for item, epoch in zip(items, epochs, strict=True)
+            ]
+            items = self.fill(items, canvas_keys)
+        self._saw([len(row.response) for item in items for row in item])
         keys = [
-            [key("noise", self.seed, row.key, role, epoch if self.fresh else 0) for role, row in enumerate(item)]
-            for item, (epoch, _) in zip(items, drawn, strict=True)
+            [key("noise", self.seed, row.key, role, epoch) for role, row in enumerate(item)]
+            for item, epoch in zip(items, epochs, strict=True)
         ]
         roles, draws = len(items[0]), self.law.draws
         copies = Copies(

@@ -12,7 +12,7 @@ from typer.core import TyperCommand
 
 from dare_bench.cli.plain import echo_error
 from dare_bench.config import not_valid, reason
-from dare_bench.errors import closest
+from dare_bench.errors import closest, removed
 
 _Error: Any = typer.BadParameter.__base__  # UsageError of click, wherever this typer has click from
 
@@ -69,6 +69,7 @@ def _message(error: Any) -> str:
     option = getattr(error, "option_name", None)
     if type(error).__name__ == "NoSuchOption" and option is not None:
         flags = {flag[2:].replace("-", "_"): flag for param in error.ctx.command.params for flag in param.opts}
-        near = ", ".join(flags[name] for name in closest(option.lstrip("-").replace("-", "_"), flags))
-        text = f"unknown option {option!r}" + (f"; closest: {near}" if near else "")
+        name = option.lstrip("-").replace("-", "_")
+        near = ", ".join(flags[name] for name in closest(name, flags))
+        text = f"unknown option {option!r}" + (removed(name) or (f"; closest: {near}" if near else ""))
     return f"{text}; see {error.ctx.command_path} --help"

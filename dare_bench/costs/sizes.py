@@ -22,7 +22,7 @@ from dare_bench.training.rollout_engine import check_rollout_engine
 from dare_bench.training.rows import Data, Kind, PreferencePair, TokenRow, Tokens
 from dare_bench.training.sources import find_files
 from dare_bench.training.spec import TrainSpec
-from dare_bench.training.tokens import default_canvas, tokenize
+from dare_bench.training.tokens import tokenize
 from dare_bench.types import Decoding, ModelSpec, OpeningSettings, Request, RewardPrompt
 
 SAMPLED_ROWS = 256
@@ -283,7 +283,7 @@ def _read(data: Data, spec: TrainSpec, model: LoadedModel | PublishedModel | Non
     if model is None or isinstance(model, PublishedModel):
         items = tuple(_by_characters(row, spec) for row in some.rows)
         source = f"characters / {CHARACTERS:g}, {TEMPLATE_TOKENS} for a chat template"
-        return _with_canvas(some, items, spec, model), len(data.rows), source
+        return _tokens(some, items, spec), len(data.rows), source
     built = tokenize(some, model, spec)
     # The training skips rows that are too long.
     return built, round(len(data.rows) * len(built.items) / len(some.rows)), "its tokenizer"
@@ -302,17 +302,12 @@ def _assumed(
             source = f"the mean lengths of {known.id}, {TEMPLATE_TOKENS} for a chat template"
     row = _row(prompt, answer, spec)
     rows = {"examples": (row,), "pairs": (row, row), "prompts": (replace(row, answer=()),)}[kind]
-    return _with_canvas(Data(kind, (), "", source), (rows,), spec, model), spec.rows or count, source
+    return _tokens(Data(kind, (), "", source), (rows,), spec), spec.rows or count, source
 
 
-def _with_canvas(
-    data: Data, items: tuple[tuple[TokenRow, ...], ...], spec: TrainSpec, model: PublishedModel | LoadedModel | None
-) -> Tokens:
-    canvas = data.canvas
-    if canvas is None and model is not None:
-        canvas = default_canvas(items, model.spec, spec.max_length or model.spec.context_limit)
+def _tokens(data: Data, items: tuple[tuple[TokenRow, ...], ...], spec: TrainSpec) -> Tokens:
     records = tuple(row for row in data.rows if isinstance(row, RewardPrompt))
-    return Tokens(data.kind, items, "", data.name, canvas, records)
+    return Tokens(data.kind, items, "", data.name, data.canvas, records, spec.max_length)
 
 
 def _row(prompt: float, answer: float, spec: TrainSpec) -> TokenRow:

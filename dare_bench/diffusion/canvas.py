@@ -1,7 +1,6 @@
 """Training rows: a prompt, an answer, and the supervised EOS tokens after it, packed into batches.
 
-LLaDA decodes on a canvas of fixed length, so it must be trained to fill the rest of the canvas with EOS. How many EOS
-are supervised is a setting, never a side effect of padding a batch.
+LLaDA decodes on a canvas of fixed length, so it must be trained to fill the rest of the canvas with EOS.
 """
 
 from __future__ import annotations
@@ -9,39 +8,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import accumulate
-from typing import Literal, get_args
 
 import torch
 from torch import Tensor
 
 from dare_bench.errors import UsageError
-
-Padding = Literal["eos_supervised", "masked_out"]
-"""``eos_supervised``: the canvas after the answer is EOS, masked and learned like any token (LLaDA). ``masked_out``:
-the row ends with one EOS after the answer."""
-
-
-def response(
-    answer: Sequence[int], length: int, eos_id: int, padding: Padding = "eos_supervised", max_pads: int | None = None
-) -> list[int]:
-    """The response tokens of a training row, all supervised.
-
-    Args:
-        answer: token ids without EOS.
-        length: canvas length in tokens; an answer that fills it has no EOS.
-        padding: see :data:`Padding`.
-        max_pads: maximum number of EOS with ``eos_supervised``.
-
-    Raises:
-        UsageError: the answer is longer than the canvas, or an unknown padding.
-    """
-    if len(answer) > length:
-        raise UsageError(f"an answer of {len(answer)} tokens does not fit a canvas of {length}; give a longer canvas")
-    if padding not in get_args(Padding):
-        raise UsageError(f"padding={padding!r} is not known; known: {', '.join(get_args(Padding))}")
-    room = length - len(answer)
-    limit = 1 if padding == "masked_out" else max_pads
-    return [*answer, *[eos_id] * (room if limit is None else min(room, limit))]
 
 
 @dataclass(frozen=True)

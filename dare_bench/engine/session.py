@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass, replace
 from datetime import datetime
@@ -29,6 +29,7 @@ from dare_bench.runs import lineage
 from dare_bench.runs.field_types import MAX_TASKS
 from dare_bench.runs.reader import Run
 from dare_bench.runs.schema import UNSAFE_ALLOWED
+from dare_bench.seen_lengths import unseen_length
 from dare_bench.types import Decoding, ModelSpec, Request
 
 log = logging.getLogger("dare_bench")
@@ -87,6 +88,7 @@ class Session:
                 requests = source.requests()
             run_folder.reopen()
             log.info("run %s", folder)
+            self._warn_about_lengths(settings[0])
             with Journal(run_folder.journal) as journal:
                 session = self._begin_session(journal, requests, scope, done)
                 remote = None
@@ -112,6 +114,21 @@ class Session:
             signature = ident.request_signature(self.spec, self.content)
             run_folder.commit(CommitMarker(block.status, signature, scope, totals))
         return Run(folder)
+
+    @property
+    def _trained(self) -> Path | None:
+        """The folder of the checkpoint's last training."""
+        return locate(self.spec.adapter) if self.spec.adapter else self.path
+
+    def _warn_about_lengths(self, decoding: Mapping[str, Mapping[str, Any]]) -> None:
+        """Log if tasks are decoded on canvases that the checkpoint's training has not seen."""
+        tasks: dict[str, list[str]] = {}
+        for task, fields in decoding.items():
+            if warning := unseen_length(self._trained, fields.get("gen_length")):
+                tasks.setdefault(warning, []).append(task)
+        for warning, names in tasks.items():
+            more = f" and {len(names) - 3} more" if len(names) > 3 else ""
+            log.warning("%s%s: %s", ", ".join(names[:3]), more, warning)
 
     def _warn_about_other_programs(self, journal: Journal, requests: Sequence[Request]) -> None:
         """Log if another program answered requests of this run."""
@@ -170,7 +187,7 @@ class Session:
                 "dtype": facts.precision,
                 "parameters": facts.parameters,
                 "engine": engine_block(facts, self.content),
-                "lineage": lineage.read(locate(spec.adapter) if spec.adapter else self.path),
+                "lineage": lineage.read(self._trained),
             },
             "device": facts.device,
             "command": command(),

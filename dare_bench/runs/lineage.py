@@ -26,7 +26,8 @@ class Lineage(BaseModel):
     ``forwards`` are the forward passes of the training up to ``step`` in all processes, by phase, counted per row (a
     forward of four rows is four): ``rollout`` of the sampler, ``score`` without gradients, ``update`` with the backward
     that follows. ``tokens`` are those that the network read in them. Both are None where they were not counted.
-    ``sequence_parallel_size`` is the number of processes that computed the same rows together.
+    ``sequence_parallel_size`` is the number of processes that computed the same rows together. ``canvas_lengths`` are
+    the shortest and the longest response that was learned, in tokens, if the model decodes on a canvas of fixed length.
     """
 
     model_config = ConfigDict(extra="allow", frozen=True)
@@ -45,6 +46,7 @@ class Lineage(BaseModel):
     forwards: dict[str, int] | None = None
     tokens: dict[str, int] | None = None
     sequence_parallel_size: int = 1
+    canvas_lengths: tuple[int, int] | None = None
     settings: dict[str, Any] = Field(default_factory=dict)
     version: str = __version__
     parents: tuple[dict[str, Any], ...] = ()

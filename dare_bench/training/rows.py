@@ -89,7 +89,8 @@ class TokenRow:
 class Tokens:
     """Data as token ids: an example is one row, a pair two (the preferred one first).
 
-    ``canvas``: number of tokens that answers are decoded into; None: a row ends with the block of its answer.
+    ``canvas``: number of tokens that answers are decoded into, if the source specifies it. ``limit``: maximum tokens of
+    a row; None: the model's context.
     """
 
     kind: Kind
@@ -99,3 +100,4 @@ class Tokens:
     canvas: int | None = None
     records: tuple[RewardPrompt, ...] = ()
     """Of kind ``prompts``: each item's prompt as text, with what its reward needs."""
+    limit: int | None = None

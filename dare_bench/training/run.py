@@ -126,7 +126,7 @@ def _report_padding(options: Any, data: Tokens) -> None:
     """Log what follows the answers, as resolved."""
     longest = max(len(row.answer) for item in data.items for row in item)
     if first_process() and longest:
-        names = ("padding", "canvas_length", "max_pads")
-        values = " ".join(f"{name}={getattr(options, name)}" for name in names)
-        end = "" if options.canvas_length or options.padding == "masked_out" else "; rows end with a block"
-        log.info("%s (the longest answer has %d tokens%s)", values, longest, end)
+        end = {"drawn": "; the canvas of a row is drawn in each epoch", "eos_supervised": "; rows end with a block"}
+        length = f" canvas_length={options.canvas_length}" if options.canvas_length else ""
+        then = "" if options.canvas_length and options.padding != "drawn" else end.get(options.padding, "")
+        log.info("padding=%s%s (the longest answer has %d tokens%s)", options.padding, length, longest, then)

@@ -131,7 +131,12 @@ class TrainingServices:
         return {**given, **run_fields(None, self.spec.eval), "output_path": runs}
 
     def lineage(
-        self, folder: Path, step: int, steps: int, counts: Mapping[str, Mapping[str, int]] | None = None
+        self,
+        folder: Path,
+        step: int,
+        steps: int,
+        counts: Mapping[str, Mapping[str, int]] | None = None,
+        canvas_lengths: tuple[int, int] | None = None,
     ) -> None:
         """Write ``lineage.json``; ``counts`` are no settings: trainings are not told apart by them."""
         settings = dict(self.settings)
@@ -142,6 +147,7 @@ class TrainingServices:
         given: dict[str, Any] = {
             "step": step,
             "steps": steps,
+            "canvas_lengths": canvas_lengths,
             "sequence_parallel_size": self.spec.sequence_parallel_size,
             **sampled_by(self.method, counts or {}),
             "settings": settings,

@@ -16,7 +16,7 @@ from dare_bench.training.files import reason
 from dare_bench.training.processes import first_process
 from dare_bench.training.rows import Data, Example, Item, PreferencePair, TokenRow, Tokens, content, digest
 from dare_bench.training.spec import TrainSpec
-from dare_bench.types import ModelSpec, Prompt, RewardPrompt
+from dare_bench.types import Prompt, RewardPrompt
 
 log = logging.getLogger("dare_bench")
 EOS = 1
@@ -29,7 +29,7 @@ def tokenize(data: Data, model: LoadedModel, spec: TrainSpec) -> Tokens:
     Messages are rendered by the chat template with the assistant's header, and the answer to them ends as the template
     ends a turn (:func:`turn_end`); raw text is unchanged. EOS is not added here: it is a setting of the method. The
     length of a row is that of its prompt, its answer and one EOS; rows longer than ``max_length`` are an error, dropped
-    or truncated, by ``overlong``. The canvas is that of the source, else :func:`default_canvas`.
+    or truncated, by ``overlong``.
 
     Raises:
         UsageError: max_length beyond the model's context.
@@ -60,10 +60,7 @@ def tokenize(data: Data, model: LoadedModel, spec: TrainSpec) -> Tokens:
         raise DataError(f"{data.name}: no row is within {limit} tokens; give a larger max_length or shorter rows")
     hash_ = data.hash if len(kept) == len(data.rows) else digest(kept)
     records = tuple(row for row in kept if isinstance(row, RewardPrompt))
-    canvas = data.canvas
-    if canvas is None and not records:
-        canvas = default_canvas(items, model.spec, limit)
-    return Tokens(data.kind, tuple(items), hash_, data.name, canvas, records)
+    return Tokens(data.kind, tuple(items), hash_, data.name, data.canvas, records, limit)
 
 
 def _length(row: TokenRow) -> int:
@@ -171,31 +168,6 @@ def turn_end(tokenizer: Any, added: Sequence[int]) -> tuple[int, ...]:
 
 
 # -- lengths of rows ---------------------------------------------------------------------------------------------------
-
-
-def default_canvas(items: Sequence[Sequence[TokenRow]], spec: ModelSpec, limit: int) -> int | None:
-    """Canvas length in tokens for data that does not state one: the longest answer and one EOS, rounded up (see
-    :func:`bucket`), but no longer than fits ``limit`` tokens behind the shortest prompt.
-
-    None for block-causal models, whose rows end with a block, and for rows without answers.
-    """
-    rows = [row for item in items for row in item if row.answer]
-    if spec.block_length is not None or not rows:
-        return None
-    longest = max(len(row.answer) for row in rows)
-    return min(bucket(longest + EOS), limit - min(len(row.prompt) for row in rows))
-
-
-def bucket(length: int) -> int:
-    """``length`` rounded up to a multiple of 8 (up to 64), 16 (up to 128), 32 (up to 256), and so on.
-
-    A canvas that ended with the longest answer would change with every row that is added, and samplers need a length
-    that their block length divides. Rounding adds at most a quarter to lengths above 32.
-    """
-    step = 8
-    while length > 8 * step:
-        step *= 2
-    return -(-length // step) * step
 
 
 BINS, BAR = 10, 40

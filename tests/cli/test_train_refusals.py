@@ -14,6 +14,7 @@ import pytest
 from filelock import FileLock
 from require import need_package
 
+import dare_bench
 from dare_bench.cli.train import settings
 from dare_bench.errors import RunError, TrainingError, UsageError
 
@@ -48,8 +49,8 @@ def train(out: Path, **more: Any) -> Any:
         ({"fsdp": True}, "several processes, and this is one"),
         ({"sequence_parallel_size": 2}, "does not divide the number of processes, 1; give 1, or start a multiple of 2"),
         ({"lora_r": 8}, "lora_r=8 belongs to an adapter; give peft='lora' too"),
-        ({"padding": "masked_out", "canvas_length": 24}, "canvas_length belongs to padding='eos_supervised'"),
-        ({"padding": "masked_out", "max_pads": 2}, "max_pads belongs to padding='eos_supervised'"),
+        ({"padding": "masked_out", "canvas_length": 24}, "canvas_length=24 belongs to padding='eos_supervised'"),
+        ({"max_pads": 2}, "no setting 'max_pads'; removed: .* tells the answer's length"),
         ({"canvas_length": 100_000}, r"beyond the model's context of \d+; give at most"),
     ],
 )
@@ -213,13 +214,19 @@ def test_what_follows_the_answers_is_resolved_printed_and_recorded(
     own: dict[str, Any] = {"task": None, "data": str(file), "rows": None, "max_steps": 1}
     with caplog.at_level("INFO", "dare_bench"):
         train(tmp_path / "out", **own)
-    line = "padding=eos_supervised canvas_length=16 max_pads=16 (the longest answer has 10 tokens)"
+    line = "padding=drawn (the longest answer has 10 tokens; the canvas of a row is drawn in each epoch)"
     assert line in caplog.messages
     lineage = json.loads((tmp_path / "out" / "lineage.json").read_text())
-    recorded = {name: lineage["options"][name] for name in ("padding", "canvas_length", "max_pads")}
-    assert recorded == {"padding": "eos_supervised", "canvas_length": 16, "max_pads": 16}
+    recorded = {name: lineage["options"][name] for name in ("padding", "canvas_length")}
+    assert recorded == {"padding": "drawn", "canvas_length": None}
+    shortest, longest = lineage["canvas_lengths"]
+    assert 2 <= shortest < longest <= 256
+    model, warned = dare_bench.load(str(tmp_path / "out"), device="cpu"), "trained on canvases of"
+    for length in (longest, longest + 1, longest + 1):
+        model.generate("1+1=", gen_length=length, steps=1)
+    assert [f"gen_length={longest + 1}" in line for line in caplog.messages if warned in line] == [True]
     train(tmp_path / "out", **own, **recorded)  # the same training
-    with pytest.raises(UsageError, match='padding was "eos_supervised", now "masked_out"'):
+    with pytest.raises(UsageError, match='padding was "drawn", now "masked_out"'):
         train(tmp_path / "out", **own, padding="masked_out")
 
 

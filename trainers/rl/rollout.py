@@ -307,6 +307,11 @@ class Rollouts:
             _, index = drawn[draw][i // self.records]
             completion.check(self.data.items[index][0].prompt, self.method.spec)
 
+    @property
+    def canvas_lengths(self) -> None:
+        """Not recorded: completions are sampled on the canvas that the settings name."""
+        return
+
     def load_prompts(self, folder: Path) -> None:
         """Read the prompts, if the method has chosen them; raises TrainingError if the file is damaged."""
         if self.method.filters_prompts:

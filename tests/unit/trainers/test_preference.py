@@ -26,16 +26,15 @@ PAIRS = [
     [([3, 3], [1, 0]), ([3, 3], [4, 0])],
     [([], [2, 1, 2]), ([], [1])],
 ]
-BARE = {"padding": "eos_supervised", "max_pads": 0}
-"""No EOS behind answers: rows are what they say."""
 
 
 def method(kind=VRPO, spec=SPEC, **options):
-    return kind(kind.settle({**BARE, **options}, spec), spec, None)
+    return kind(kind.settle(options, spec), spec, None)
 
 
 def step_of(dpo, pairs=PAIRS, number=0, shape=None, process=0):
-    return dpo.source(tokens("pairs", *pairs), shape or StepShape(len(pairs)), 0, process).step(number)
+    """Without EOS behind answers: rows are what they say."""
+    return dpo.source(tokens("pairs", *pairs, cut=True), shape or StepShape(len(pairs)), 0, process).step(number)
 
 
 def reference_of(table, dpo, keep=False):

@@ -58,7 +58,7 @@ class Bench:
     def counts(self, folder):
         return None
 
-    def lineage(self, folder, step, steps, counts=None):
+    def lineage(self, folder, step, steps, counts=None, canvas_lengths=None):
         (folder / "lineage.json").write_text(json.dumps({"step": step}))
 
 

@@ -12,7 +12,7 @@ import torch
 from require import need_package
 from table_policy import MASK, SHIFTED, SPEC, Table, V, accumulated, elbo, loss_of, masks, tokens
 from torch.nn.functional import cross_entropy
-from trained_families import FAMILIES, UNBUNDLED, opened
+from trained_families import FAMILIES, opened
 
 from dare_bench.diffusion.laws import Noise, cart
 from dare_bench.diffusion.looks import masked_looks
@@ -23,20 +23,18 @@ from dare_bench.model_adapters.sdar.network import SDARConfig, SDARForCausalLM
 from dare_bench.protocols import AdapterSettings
 from dare_bench.trainers.sft import SFT
 from dare_bench.trainers.steps import StepShape
-from dare_bench.training.rows import Data, Example, digest
-from dare_bench.training.spec import TrainSpec, train_spec
-from dare_bench.training.tokens import tokenize
+from dare_bench.training.spec import train_spec
 
 ROWS = [([0, 1], [2, 3, 4]), ([1], [0, 4, 4, 2])]
 
 
 def method(spec=SPEC, canvas=None, **options):
-    """Without EOS behind answers: rows are what they say."""
-    return SFT(SFT.settle({"padding": "eos_supervised", "max_pads": 0, **options}, spec), spec, canvas)
+    return SFT(SFT.settle(options, spec), spec, canvas)
 
 
 def step_of(sft, rows, number=0, shape=None, process=0):
-    data = tokens("examples", *[[row] for row in rows])
+    """Without EOS behind answers: rows are what they say."""
+    data = tokens("examples", *[[row] for row in rows], cut=True)
     return sft.source(data, shape or StepShape(len(rows)), 0, process).step(number)
 
 
@@ -250,7 +248,7 @@ def test_the_loop_lowers_the_loss_of_fast_dllm_v2_and_its_checkpoint_opens(tmp_p
     data = tokens("examples", *[[([5, 6, 7 + i], list(range(20, 40 + 5 * i)))] for i in range(4)])
     sft = SFT(SFT.settle({}, loaded.spec), loaded.spec, None)
 
-    def lineage(folder, step, steps, counts=None):
+    def lineage(folder, step, steps, counts=None, canvas_lengths=None):
         (folder / "lineage.json").write_text("{}")
 
     sft.fit(spec, loaded, data, tmp_path, SimpleNamespace(counts=lambda folder: None, lineage=lineage))
@@ -300,11 +298,11 @@ def test_families_bring_what_their_authors_use():
 @pytest.mark.parametrize(
     ("canvas", "options", "response"),
     [
-        (None, {}, [1, 2, 5]),
+        (None, {}, [1, 2]),  # each step draws the rest
         (6, {}, [1, 2, 5, 5, 5, 5]),
-        (6, {"max_pads": 1}, [1, 2, 5]),
         (6, {"padding": "masked_out"}, [1, 2, 5]),
         (6, {"canvas_length": 4}, [1, 2, 5, 5]),
+        (6, {"padding": "longest"}, [1, 2]),
         (1, {}, [1, 2, 5]),
         (None, {"padding": "eos_supervised", "canvas_length": 2}, [1, 2, 5]),
     ],
@@ -316,50 +314,20 @@ def test_the_room_behind_an_answer(canvas, options, response):
     assert row.prompt == (0,)
 
 
-@pytest.mark.parametrize("family", [family for family in FAMILIES if family not in UNBUNDLED])
-def test_the_length_of_a_row_does_not_tell_the_length_of_its_answer(family):
-    """The copy task as a user's own data, which states no canvas: an answer's length is learned, by its EOS tokens."""
-    model = opened(family)
-    texts = ["7", "42", "314", "27182", "31415926535"]
-    rows = tuple(Example("12+34=", text, f"rows.jsonl:{i}") for i, text in enumerate(texts, 1))
-    spec = TrainSpec(method="sft", model="x", data="rows.jsonl", output_path="o")
-    data = tokenize(Data("examples", rows, digest(rows), "rows.jsonl"), model, spec)
-
-    def responses(**options):
-        settled = SFT.settle(options, model.spec)
-        return [row.response for (row,) in SFT(settled, model.spec, data.canvas).items(data)]
-
-    eos, answers = model.spec.eos_ids[0], [row.answer for (row,) in data.items]
-    filled = responses()
-    for answer, response in zip(answers, filled, strict=True):
-        assert response == (*answer, *[eos] * (len(response) - len(answer)))
-        assert len(response) > len(answer)
-    if model.spec.block_length is None:
-        assert {len(response) for response in filled} == {16}
-        assert [response.count(eos) for response in filled] == [16 - len(answer) for answer in answers]
-    else:
-        prompt = len(data.items[0][0].prompt)
-        assert {(prompt + len(response)) % model.spec.block_length for response in filled} == {0}
-        assert all(response.count(eos) <= model.spec.block_length for response in filled)
-    assert responses(padding="masked_out") == [(*answer, eos) for answer in answers]
-
-    options = SFT.settle({}, model.spec).resolved(data.canvas, model.spec.block_length)
-    assert (options.padding, options.canvas_length) == ("eos_supervised", data.canvas)
-    assert options.max_pads == (data.canvas or model.spec.block_length)
-    assert responses(**options.model_dump()) == filled, "what is recorded makes the same rows"
-
-
 def test_the_record_of_the_room_behind_an_answer():
     def record(canvas, block_length, **options):
         resolved = SFT.settle(options, SPEC).resolved(canvas, block_length)
-        return resolved.padding, resolved.canvas_length, resolved.max_pads
+        return resolved.padding, resolved.canvas_length
 
-    assert record(16, None) == ("eos_supervised", 16, 16)
-    assert record(16, None, canvas_length=24, max_pads=2) == ("eos_supervised", 24, 2)
-    assert record(None, 4) == ("eos_supervised", None, 4)
-    assert record(16, 4) == ("eos_supervised", 16, 19)
-    assert record(16, None, padding="masked_out") == ("masked_out", None, None)
-    assert record(None, None) == ("eos_supervised", None, None)
+    assert record(16, None) == ("eos_supervised", 16)
+    assert record(16, None, canvas_length=24) == record(None, None, canvas_length=24) == ("eos_supervised", 24)
+    assert record(None, 4) == ("eos_supervised", None)
+    assert record(16, 4) == ("eos_supervised", 16)
+    assert record(16, None, padding="masked_out") == ("masked_out", None)
+    assert record(None, None) == ("drawn", None)
+    assert record(None, None, padding="drawn", canvas_length=64) == ("drawn", 64)
+    with pytest.raises(UsageError, match="padding='drawn': rows of a block-causal model end with the block"):
+        record(None, 4, padding="drawn")
 
 
 def test_a_canvas_ends_on_the_grid_of_blocks():
@@ -385,11 +353,14 @@ def test_a_canvas_ends_on_the_grid_of_blocks():
         ({"noise": "coupled", "draws": 3}, "complementary pairs"),
         ({"noise": "blocks"}, "noise='blocks' needs block_length"),
         ({"padding": "left"}, "padding"),
+        ({"max_pads": 2}, "max_pads'; removed: .* tells the answer's length"),
+        ({"padding": "eos_supervised"}, "needs the length of the canvas; give canvas_length"),
+        ({"padding": "longest", "canvas_length": 9}, "canvas_length=9 belongs to padding='eos_supervised' or 'drawn'"),
     ],
 )
 def test_options_that_cannot_be_are_refused_in_one_line(options, message):
     with pytest.raises(UsageError, match=message) as caught:
-        SFT(SFT.settle(options, SPEC), SPEC, None)
+        SFT(SFT.settle(options, SPEC), SPEC, None).resolved_options()
     assert "\n" not in str(caught.value)
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from dare_bench.diffusion.canvas import pack, response
+from dare_bench.diffusion.canvas import pack
 from dare_bench.diffusion.laws import EPS, draw_masks, even_levels, levels
 from dare_bench.errors import UsageError
 
@@ -35,28 +35,7 @@ def test_levels_are_uniform_and_a_row_keeps_its_noise_in_any_batch():
     assert torch.allclose(even.sort().values.diff(), torch.full((99,), (1 - EPS) / 100, dtype=torch.float64))
 
 
-@pytest.mark.parametrize(
-    ("arguments", "expected"),
-    [
-        ({}, [1, 2, EOS, EOS, EOS]),
-        ({"max_pads": 2}, [1, 2, EOS, EOS]),
-        ({"max_pads": 0}, [1, 2]),
-        ({"padding": "masked_out"}, [1, 2, EOS]),
-    ],
-)
-def test_paddings(arguments, expected):
-    assert response([1, 2], 5, EOS, **arguments) == expected
-
-
-def test_an_answer_that_fills_the_canvas_has_no_eos():
-    assert response([1, 2], 2, EOS) == response([1, 2], 2, EOS, "masked_out") == [1, 2]
-
-
 def test_what_cannot_be_is_said():
-    with pytest.raises(UsageError, match="3 tokens does not fit a canvas of 2"):
-        response([1, 2, 3], 2, EOS)
-    with pytest.raises(UsageError, match="padding='left'"):
-        response([1], 2, EOS, "left")
     with pytest.raises(UsageError, match="row 1 has no response"):
         pack([([1], [2]), ([1], [])])
 

@@ -14,7 +14,7 @@ from dare_bench.errors import DataError, UsageError
 from dare_bench.training import run
 from dare_bench.training.rows import Data, Example, Item, PreferencePair, digest
 from dare_bench.training.spec import TrainSpec
-from dare_bench.training.tokens import bucket, histogram, percentile, tokenize, turn_end
+from dare_bench.training.tokens import histogram, percentile, tokenize, turn_end
 from dare_bench.types import RewardPrompt
 
 HI = ({"role": "user", "content": "Hi?"},)
@@ -60,33 +60,11 @@ def test_a_key_follows_the_rows_content_and_not_its_place():
 # -- the canvas of data that states none -------------------------------------------------------------------------------
 
 
-def test_a_canvas_is_rounded_up_by_less_than_a_quarter():
-    assert [bucket(n) for n in (1, 8, 9, 64, 65, 80, 81, 128, 129, 513)] == [8, 8, 16, 64, 80, 80, 96, 128, 160, 640]
-    for length in range(1, 3000):
-        assert length <= bucket(length) < max(length + 8, 1.25 * length)
-        assert bucket(bucket(length)) == bucket(length)
-        assert bucket(length) <= bucket(length + 1)
-
-
-def test_the_canvas_holds_the_longest_answer_and_one_eos():
-    def canvas(*lengths: int, prompt: str = "ab", **more: Any) -> int | None:
-        rows = [example(prompt, "x" * length) for length in lengths]
-        return tokenize(data(*rows), ToyModel(), spec(**more)).canvas
-
-    assert (canvas(1, 7), canvas(1, 8), canvas(3, 40)) == (8, 16, 48)
-    assert canvas(1, 8, max_length=12) == 10, "no longer than fits behind the shortest prompt"
-    context = ToyModel().spec.context_limit
-    assert canvas(context - 3) == context - 2
-    assert tokenize(data(example("a", "b"), canvas=7), ToyModel(), spec()).canvas == 7
-    pair = PreferencePair("q", "good", "b" * 11, "f:1")
-    assert tokenize(data(pair, kind="pairs"), ToyModel(), spec()).canvas == 16
-    prompt = RewardPrompt("q", "1", "t", "f:1")
-    assert tokenize(data(prompt, kind="prompts"), ToyModel(), spec()).canvas is None
-
-
-def test_rows_of_block_causal_models_end_with_a_block_and_need_no_canvas():
-    model = dare_bench.load("tiny-sdar-base").loaded
-    assert tokenize(data(example("1+1=", "2")), model, spec()).canvas is None
+def test_the_canvas_is_that_of_the_source_and_rows_know_their_limit():
+    built = tokenize(data(example("a", "b"), canvas=7), ToyModel(), spec(max_length=12))
+    assert (built.canvas, built.limit) == (7, 12)
+    built = tokenize(data(example("a", "b")), ToyModel(), spec())
+    assert (built.canvas, built.limit) == (None, ToyModel().spec.context_limit)
 
 
 # -- chat templates ----------------------------------------------------------------------------------------------------

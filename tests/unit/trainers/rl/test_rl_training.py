@@ -84,7 +84,7 @@ class ScriptedServices:
     def evaluate(self, checkpoint, step):
         raise AssertionError("no evaluation was requested")
 
-    def lineage(self, folder, step, steps, counts=None):
+    def lineage(self, folder, step, steps, counts=None, canvas_lengths=None):
         (folder / "lineage.json").write_text(json.dumps({"step": step}))
 
     def counts(self, folder):

@@ -188,9 +188,9 @@ class Plan:
         return value
 
     def tables(self) -> dict[str, Tensor]:
-        """What the padded view is made of, on the host: the rows' ``lengths`` [R], the ``places`` of the tokens [T], and
-        if they read a cache how many slots (``counts`` [R]) and which (``reads`` [R, E]); filled, and with zeros behind
-        a row's own."""
+        """What the padded view is made of, on the host: the rows' ``lengths`` [R], the ``places`` of the tokens [T],
+        and if they read a cache how many slots (``counts`` [R]) and which (``reads`` [R, E]); filled, and with zeros
+        behind each row's slots."""
         lengths = [*self.lengths, *[0] * (self.filled.rows - len(self.lengths) if self.filled else 0)]
         length_R = torch.tensor(lengths)
         padding = Padding.of(length_R, max(self.filled.length if self.filled else 0, *lengths), self.tokens)

@@ -87,7 +87,7 @@ def log_probability_gradients(network: SmallNetwork) -> Tensor:
 
 
 @dataclass(frozen=True)
-class Draws:
+class EnumeratedDraws:
     """All draws of the forward on a canvas: their probabilities, with a graph, the answer that each of them predicts
     (the place in ``ANSWERS``), and the canvas that follows."""
 
@@ -122,13 +122,13 @@ class EnumeratedSampler:
     quota: int = 1
 
     @cached_property
-    def draws(self) -> dict[int, Draws]:
+    def draws(self) -> dict[int, EnumeratedDraws]:
         """By canvas."""
         log_p_KLV = log_probabilities(self.network)
         rows = canvases()[:, len(PROMPT) :]
         return {k: self._draws(rows[k], log_p_KLV[k]) for k in range(CANVASES - 1, -1, -1) if MASK in rows[k]}
 
-    def _draws(self, canvas_L: Tensor, log_p_LV: Tensor) -> Draws:
+    def _draws(self, canvas_L: Tensor, log_p_LV: Tensor) -> EnumeratedDraws:
         open_n = (canvas_L == MASK).nonzero()[:, 0]
         drawn_Dn = torch.tensor(list(product(range(TOKENS), repeat=len(open_n))))
         log_p_nV = log_p_LV[open_n]
@@ -140,7 +140,7 @@ class EnumeratedSampler:
         predicted_DL = canvas_L.repeat(len(drawn_Dn), 1)
         predicted_DL[:, open_n] = drawn_Dn
         answer_D = (predicted_DL * TOKENS ** torch.arange(LENGTH - 1, -1, -1)).sum(1)
-        return Draws(log_p_Dn.sum(1).exp(), answer_D, following_D)
+        return EnumeratedDraws(log_p_Dn.sum(1).exp(), answer_D, following_D)
 
     @cached_property
     def forwards(self) -> dict[int, ForwardOutcomes]:

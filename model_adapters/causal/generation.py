@@ -40,7 +40,7 @@ FinishReason = Literal["length", "eos", "stop"]
 
 
 @dataclass(eq=False)
-class Row:
+class CausalRow:
     """A request on its way: its prompt, and the tokens written so far."""
 
     request: Request
@@ -111,7 +111,7 @@ def _raw_text(tokenizer: Any, tokens: Sequence[int]) -> str:
 
 
 def generate_batch(
-    network: Any, rows: Sequence[Row], tokenizer: Any | None, pad_id: int, stats: LoopStats, *, masked: bool
+    network: Any, rows: Sequence[CausalRow], tokenizer: Any | None, pad_id: int, stats: LoopStats, *, masked: bool
 ) -> None:
     """Fill the tokens of rows of one kind, which are padded on the left.
 
@@ -173,7 +173,7 @@ def hides_padding(network: Any, tokens: Sequence[int], pad_id: int) -> bool:
 class _TokenChoice(LogitsProcessor):  # type: ignore[misc, unused-ignore]
     """The last processor: of a row that draws, all scores but that of the drawn token become -inf."""
 
-    def __init__(self, rows: Sequence[Row], device: torch.device) -> None:
+    def __init__(self, rows: Sequence[CausalRow], device: torch.device) -> None:
         self.rows, self.decoding = rows, rows[0].decoding
         self.near_ties = any(row.decoding.near_tie for row in rows)
         self.key_B = torch.tensor([row.request.seed for row in rows], dtype=torch.long, device=device)
@@ -203,7 +203,7 @@ class _TokenChoice(LogitsProcessor):  # type: ignore[misc, unused-ignore]
 class _Following(StoppingCriteria):  # type: ignore[misc, unused-ignore]
     """Follows the rows: called after each forward, it appends the new tokens and says which rows are finished."""
 
-    def __init__(self, rows: Sequence[Row], tokenizer: Any | None, stats: LoopStats, begin: float) -> None:
+    def __init__(self, rows: Sequence[CausalRow], tokenizer: Any | None, stats: LoopStats, begin: float) -> None:
         self.rows, self.tokenizer, self.stats, self.begin = rows, tokenizer, stats, begin
         self.read = 0
         """Length of the tokens that were read before."""

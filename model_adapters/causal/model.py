@@ -16,7 +16,7 @@ from dare_bench.errors import DareError, DecodingError, UsageError
 from dare_bench.model_adapters.adapters import is_adapted
 from dare_bench.model_adapters.batches import SHORTER, Batches
 from dare_bench.model_adapters.causal.fields import CausalFields, resolved
-from dare_bench.model_adapters.causal.generation import Row, generate_batch, hides_padding
+from dare_bench.model_adapters.causal.generation import CausalRow, generate_batch, hides_padding
 from dare_bench.model_adapters.causal.scoring import score_texts
 from dare_bench.model_adapters.causal.weights import load_network, under_file_names
 from dare_bench.model_adapters.encoding import check_length, encode_prompt, logits_tokens, shown
@@ -100,7 +100,7 @@ class CausalModel(OpenedNetwork):
 
     # -- generation ----------------------------------------------------------------------------------------------
 
-    def row(self, request: Request) -> Row:
+    def row(self, request: Request) -> CausalRow:
         """The row of a request; raises DecodingError or PromptError."""
         decoding = request.resolved or self.resolve(request.decoding)
         if not isinstance(decoding, CausalFields):
@@ -110,7 +110,7 @@ class CausalModel(OpenedNetwork):
                 raise DecodingError(f"{name}: an autoregressive model writes from left to right; leave it out")
         prompt = self.encode(request.prompt) or [self.prefix_id]
         check_length(prompt, decoding.gen_length, self.spec)
-        return Row(request, prompt, decoding, self.weights_version)
+        return CausalRow(request, prompt, decoding, self.weights_version)
 
     def generate(
         self, requests: Iterable[Request], *, max_rows: int | None = None, stats: LoopStats | None = None
@@ -120,13 +120,13 @@ class CausalModel(OpenedNetwork):
         batches = Batches(max_rows or self.default_rows, stats, self.device, SHORTER)
         source, window = iter(requests), WINDOW if max_rows is None else 1
 
-        def forward(rows: Sequence[Row]) -> None:
+        def forward(rows: Sequence[CausalRow]) -> None:
             with warnings.catch_warnings():
                 warnings.simplefilter("ignore")
                 generate_batch(self.network, rows, self.tokenizer, self.pad_id, stats, masked=self.takes_mask)
 
         while some := list(islice(source, window * (batches.rows or self.default_rows))):
-            rows: list[Row] = []
+            rows: list[CausalRow] = []
             for request in some:
                 try:
                     rows.append(self.row(request))
@@ -137,7 +137,7 @@ class CausalModel(OpenedNetwork):
                 for batch in batches.compute(list(alike), forward):
                     yield from (Sample(row.request, row.answer(self.tokenizer)) for row in batch)
 
-    def _kind(self, row: Row) -> tuple[float, ...]:
+    def _kind(self, row: CausalRow) -> tuple[float, ...]:
         """Rows of one kind can share a batch."""
         return row.kind if self.takes_mask else (*row.kind, len(row.prompt))
 

@@ -63,7 +63,7 @@ def answered(
 
 
 def failure_rows(failures: Mapping[tuple[str, Any], str]) -> list[dict[str, Any]]:
-    """The ``failures`` of :class:`~dare_bench.harness.common.result.HarnessResult`."""
+    """The ``failures`` of :class:`~dare_bench.protocols.HarnessResult`."""
     return [{"task": task, "doc_id": doc, "error": error} for (task, doc), error in failures.items()]
 
 

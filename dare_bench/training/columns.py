@@ -134,6 +134,7 @@ DESCRIPTIONS: Mapping[Kind, str] = {
 """The contents of the rows of each kind."""
 
 
+OWN: Mapping[Kind, str] = {"prompts": "; any prompts will do with a reward of your own (--reward FILE.py:FUNCTION)"}
 ANY_PROMPT = RowFormat("prompt", "prompts", ("prompt",), prompts.any_prompt, "TRL, prompt-only")
 """Rows that name no reward, where rewards are given with weights."""
 
@@ -166,7 +167,7 @@ def format_of(
         other = matches[0]
         raise UsageError(
             f"{where} holds {DESCRIPTIONS[other.kind]}: columns {', '.join(other.required)}; this method learns from "
-            f"{DESCRIPTIONS[kind]}. Use {readers(other.kind)}, or data with columns {expected}"
+            f"{DESCRIPTIONS[kind]}. Use {readers(other.kind)}, or data with columns {expected}{OWN.get(kind, '')}"
         )
     top = sorted(name for name in columns if "." not in name)
     raise DataError(f"{where} has columns {shown(', '.join(top), 120)}; expected {expected}")

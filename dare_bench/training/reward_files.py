@@ -19,7 +19,7 @@ SUFFIX = ".py"
 
 def names_functions(reward: Any) -> bool:
     """Does the value of ``--reward`` name functions, and not options?"""
-    return isinstance(reward, str) and f"{SUFFIX}:" in reward
+    return isinstance(reward, str) and (f"{SUFFIX}:" in reward or reward.endswith(SUFFIX))
 
 
 def reward_functions(text: str) -> list[Any]:
@@ -33,6 +33,8 @@ def reward_functions(text: str) -> list[Any]:
     for part in parts:
         file, is_file, name = part.rpartition(f"{SUFFIX}:")
         if not is_file:
+            if part.endswith(SUFFIX):
+                raise UsageError(f"reward={text!r:.120}: name the function too, as {part}:FUNCTION")
             if "=" in part:
                 raise UsageError(f"reward={text!r:.120}: {part!r:.60} is an option; rewards of your own take none")
             rewards.append(part)

@@ -82,6 +82,7 @@ def test_another_body_of_the_function_is_another_training(folder: Path, capsys: 
     [
         ("gone.py:close", "there is no file gone.py; give FILE.py:FUNCTION"),
         ("mine.py:closee", "unknown function 'closee' in mine.py; closest: close"),
+        ("mine.py", "name the function too, as mine.py:FUNCTION"),
         ("mine.py:CODE", "unknown function 'CODE' in mine.py"),
         ("mine.py:close,scheme=d1", "'scheme=d1' is an option"),
         ("mine.py:close,nothing", "there is no reward 'nothing'"),

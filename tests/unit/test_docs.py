@@ -116,7 +116,8 @@ def _run(line: str) -> None:
 @pytest.mark.parametrize("page", RUNNABLE, ids=lambda page: str(page.relative_to(ROOT)))
 def test_what_a_page_prints_runs(page: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Blocks ``python`` and ``sh`` run as printed, one after another in an empty folder; trainings in Python for one
-    step. A block ``yaml`` is a file where its first line names one, and ``python sketch`` only has to parse."""
+    step. A block ``yaml`` or ``python`` is a file where its first line names one, and ``python sketch`` only has to
+    parse."""
     train_whole = dare_bench.train
 
     def train_briefly(**named: Any) -> Any:
@@ -126,10 +127,10 @@ def test_what_a_page_prints_runs(page: Path, tmp_path: Path, monkeypatch: pytest
     monkeypatch.chdir(tmp_path)
     names: dict[str, Any] = {"__name__": "page"}
     for kind, text in BLOCK.findall(page.read_text()):
-        if kind == "yaml" and (file := re.match(r"# (\S+\.yaml)$", text, re.MULTILINE)):
+        if kind in ("yaml", "python") and (file := re.match(r"# (\S+\.(?:yaml|py))$", text, re.MULTILINE)):
             Path(file[1]).parent.mkdir(exist_ok=True)
             Path(file[1]).write_text(text)
-        elif kind == "sh":
+        if kind == "sh":
             for line in text.replace("\\\n", " ").splitlines():
                 _run(line)
         elif kind.startswith("python"):

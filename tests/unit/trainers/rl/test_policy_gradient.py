@@ -98,6 +98,22 @@ def test_completions_of_groups_with_equal_rewards_cost_no_forward(kind):
     torch.testing.assert_close(divided(algorithm, table, wanted, 1)[1], everything, rtol=1e-9, atol=1e-12)
 
 
+def test_clip_shares_are_of_the_same_units_with_and_without_a_penalty():
+    """A penalty adds completions without an advantage, which no clip acts on."""
+    table, answers = Table(), (*((answer, 0.5) for answer, _ in ANSWERS[:3]), *ANSWERS[3:])
+    shares = []
+    for beta in (0.0, 0.1):
+        algorithm = method(D1, beta=beta, epsilon=0.01)
+        source = rollouts(algorithm, table, answers)
+        source.step(0)
+        step = source.step(1)
+        reference = reference_of(algorithm, table) if beta else None
+        metrics = loss_of(algorithm, step, moved(table, 0.3).losses, reference)[1]
+        shares.append([metrics[name] for name in ("clip_fraction", "clip_low", "clip_high")])
+        assert len(step.items) == (6 if beta else 3)
+    assert shares[0] == shares[1] and 0 < shares[0][0][0] < shares[0][0][1]
+
+
 # Later steps on a rollout
 
 

@@ -50,6 +50,14 @@ def test_a_value_that_falls_while_the_reward_rises_gives_one_warning(name: str, 
     assert "while the reward went from" in text
 
 
+def test_logs_of_earlier_versions_continue_under_the_new_name() -> None:
+    values, reward = series(1.0, 0.05, 0.02, 2), series(0.2, 0.9, 0.02, 1)
+    detector, found = CollapseDetector(), list[str]()
+    for i, value in enumerate(values):
+        found += detector.observe({"reward": reward[i], "entropy" if i < STEPS // 2 else "written_nll": value})
+    assert len(found) == 1 and "written_nll fell from" in found[0]
+
+
 @pytest.mark.parametrize("seed", range(20))
 def test_noise_around_constants_gives_no_warning(seed: int) -> None:
     names = ("reward", "accuracy", "written_nll")

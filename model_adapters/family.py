@@ -8,10 +8,14 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, ClassVar, Literal, Self
 
+import torch
 from pydantic import Field, SerializerFunctionWrapHandler, field_validator, model_serializer, model_validator
 
 from dare_bench.errors import DecodingError
+from dare_bench.model_adapters.adapters import wrap
 from dare_bench.model_adapters.backbone import Arch, DiffusionNetwork
+from dare_bench.model_adapters.backbone.attention import BACKENDS
+from dare_bench.model_adapters.backbone.network import shapes_of
 from dare_bench.model_adapters.configs import check_types, describing
 from dare_bench.model_adapters.fields import Count, resolve_fields
 from dare_bench.model_adapters.native_opening import open_native, planned
@@ -24,6 +28,7 @@ from dare_bench.model_adapters.sampling.strategies import Strategy, WrappedStrat
 from dare_bench.model_adapters.sampling.strategies.first_token import FirstToken
 from dare_bench.model_adapters.sampling.strategies.quota import BlockQuota, Quota
 from dare_bench.model_adapters.scoring.likelihood_laws import Blockwise, LikelihoodLaw, WholeTarget
+from dare_bench.protocols import AdapterSettings
 from dare_bench.types import Decoding, ModelSpec, OpeningSettings, Tier
 
 
@@ -117,6 +122,16 @@ class Family(ABC):
     def planned(self, path: Path, settings: OpeningSettings) -> Iterator[tuple[str, str]]:
         """Where its layers would go with ``device="auto"`` (see ``native_opening.planned``)."""
         return planned(self, path, settings)
+
+    def shapes(
+        self, kind: type[DiffusionNetwork], arch: Arch, dtype: torch.dtype, adapter: AdapterSettings | None = None
+    ) -> Any:
+        """A network of the class ``kind`` with another architecture, without weights, with the attention that a GPU
+        computes, and with a new LoRA adapter if one is given."""
+        of_arch = type(kind.__name__, (kind,), {"arch_of": classmethod(lambda cls, config: arch)})
+        network = shapes_of(of_arch, kind.config_class()).to(dtype)
+        network.attention = BACKENDS["padded"]
+        return network if adapter is None else wrap(network, adapter)
 
     sft: ClassVar[Mapping[str, Any]] = {}
     """Settings of the method ``sft`` with which the authors fine-tune, where they differ from the defaults."""

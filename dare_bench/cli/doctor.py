@@ -240,21 +240,20 @@ def accelerator() -> Iterator[Finding]:
 
 def rates(like: str, layers: int, rows: int, tokens: int) -> Iterator[Finding]:
     """The roofline: in bfloat16 on a GPU, else in float32 with as many threads as PyTorch has."""
-    from dare_bench.costs.roofline import GOAL, Workload, measure, published
+    from dare_bench.costs.roofline import BLOCK, GOAL, measure, published
 
-    model = published(like, layers)
+    network = published(like, layers)
     import torch
 
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
     dtype = torch.bfloat16 if device.type == "cuda" else torch.float32
-    work = Workload(rows, tokens)
-    roofline = measure(model, work, device, dtype)
-    kind, peaks = str(dtype).removeprefix("torch."), roofline.peaks
+    roofline, kind = measure(network, rows, tokens, device, dtype), str(dtype).removeprefix("torch.")
     threads = f", {torch.get_num_threads()} threads" if device.type == "cpu" else ""
-    yield Finding("products", "ok", f"{peaks.flop_per_s / 1e9:,.0f} GFLOP/s in {kind} on {device.type}{threads}")
-    yield Finding("copies", "ok", f"{peaks.bytes_per_s / 1e9:,.0f} GB/s, read and written")
-    what = f"{like} with {layers} layers, {rows} x {tokens} tokens, logits at {rows * work.logits}"
-    took = f"{roofline.seconds * 1e3:,.1f} ms, at least {roofline.floor * 1e3:,.1f} by {roofline.limit}"
-    small = "" if model.dimensions.d_model >= 2048 else "; small networks reach less"
+    yield Finding("products", "ok", f"{roofline.flop_per_s / 1e9:,.0f} GFLOP/s in {kind} on {device.type}{threads}")
+    yield Finding("copies", "ok", f"{roofline.bytes_per_s / 1e9:,.0f} GB/s, read and written")
+    limit, floor = next(iter(roofline.floors.items()))
+    what = f"{like} with {layers} layers, {rows} x {tokens} tokens, logits at {rows * min(BLOCK, tokens)}"
+    took = f"{roofline.seconds * 1e3:,.1f} ms, at least {floor * 1e3:,.1f} by {limit}"
+    small = "" if network.arch.width >= 2048 else "; small networks reach less"
     reached, goal = roofline.share >= GOAL[device.type], f"the goal is {GOAL[device.type]:.0%}{small}"
     yield Finding("forward", "ok" if reached else "note", f"{what}: {took}; {roofline.share:.0%} of the floor, {goal}")

@@ -45,11 +45,10 @@ def show_training(
     json: bool,
     processes: int | None = None,
     gpu: str = "H100",
-    served_speedup: float | None = None,
 ) -> None:
     """Print the estimate of a training, without opening its weights; raises as the training."""
-    from dare_bench.costs import step_report
-    from dare_bench.costs.step import estimate
+    from dare_bench.costs.advice import record, text
+    from dare_bench.costs.training import estimate
     from dare_bench.loading import here
     from dare_bench.training.opening import combined, settle
     from dare_bench.training.processes import process_count
@@ -59,11 +58,11 @@ def show_training(
     spec = combined(None, fields)
     if here(spec.model) is not None:
         spec = settle(spec, {})
-    result = estimate(spec, processes or process_count(), gpu, served_speedup, functions)
+    result = estimate(spec, processes or process_count(), gpu, functions)
     if json:
-        echo_json(step_report.record(result))
+        echo_json(record(result))
     else:
-        echo(step_report.text(result))
+        echo(text(result))
 
 
 def _previewed(run: PlannedRun, json: bool) -> Preview | RecipeEstimate:

@@ -27,7 +27,6 @@ from dare_bench.training.spec import DEFAULTS, TrainSpec
 _DRY_RUN = {
     "processes": ("Number of processes, each with its GPU (default: torchrun's, else 1).", int, 1),
     "gpu": ("A100, H100 or H200 (default: H100).", str, None),
-    "served_speedup": ("Assumed speed-up of a served engine over sampling in this process.", float, 1),
 }
 """Settings of ``--dry-run``: help text, type and least value."""
 

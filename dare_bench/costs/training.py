@@ -1,113 +1,242 @@
-"""The computation of a training.
+"""One optimizer step of a training on given devices: memory and seconds, by tracing each phase that the step has.
 
-Operations are 6 N per token (forward 2 N, backward 4 N; with LoRA 4 N in all, since the weights need no gradients;
-2 N more with gradient checkpointing), times two for block-causal families, which compute a noisy and a clean copy of
-each row; 2 N for each token of passes without gradients (old values, reference). N is the number of parameters that a
-token uses. Reinforcement learning adds 2 N for each token of each forward of a rollout (block-causal families read a
-block, the others the whole row). Attention, the optimizer, loading, rewards and scoring are not counted.
+With FSDP over n processes each holds 1/n of weights, gradients and optimizer, and gathers two layers and the LM head at
+a time; a reference that is a second network is not sharded. Sequence parallelism divides what rows need. AdamW has two
+moments of each trained number.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
-from typing import Literal
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from math import ceil
+from typing import Any
 
-from dare_bench.costs.recipe import GPUS, UTILIZATION
-from dare_bench.costs.sizes import CheckpointSize, TrainingRows
-from dare_bench.engine.progress import duration
+from dare_bench.costs.checkpoint import Network, find
+from dare_bench.costs.gpus import Gpu, gpu_named
+from dare_bench.costs.recipe import decoding
+from dare_bench.costs.rows import Rows, rows_of
+from dare_bench.errors import UsageError, unknown
+from dare_bench.loading import here
+from dare_bench.protocols import AdapterSettings
 from dare_bench.registry import registry
+from dare_bench.training.opening import refuse_untrainable
+from dare_bench.training.processes import check_heads, data_parallel_size
+from dare_bench.training.rewards import NO_FUNCTIONS, Functions, check_options
+from dare_bench.training.rollout_engine import check_rollout_engine
 from dare_bench.training.spec import TrainSpec
 
-GPU = GPUS["H100"]
-Phase = Literal["rollout", "score", "update"]
+DTYPES = {"float64": 8, "float32": 4, "bfloat16": 2, "float16": 2}
+"""Bytes of a number."""
 
 
 @dataclass(frozen=True)
-class PhaseWork:
-    """Of an item (row, pair, completion) in an optimizer step: ``forwards`` of the network, counted per row, which read
-    ``tokens`` tokens, with ``operations`` per parameter and token."""
+class Phase:
+    """``rows``: forwards of a step, counted per row; ``passes``: forwards; ``flop``, ``moved``: operations and bytes of
+    all; ``peak``: bytes that one needs besides what is held."""
 
-    forwards: float
-    tokens: float
-    operations: int
-
-    def flop(self, active: float) -> float:
-        """Operations with ``active`` parameters."""
-        return self.tokens * self.operations * active
-
-
-def work_of(spec: TrainSpec, rows: TrainingRows, size: CheckpointSize) -> Mapping[Phase, PhaseWork] | None:
-    """The work of an item by phase; None if its forwards are not known."""
-    if rows.forwards is None:
-        return None
-    sampled, scored, updated = rows.forwards
-    copies = 2 if size.two_copies else 1
-    block = size.model.spec.block_length if size.model is not None else None
-    update = 2 + (2 if spec.peft else 4) + (2 if spec.gradient_checkpointing else 0)
-    return {
-        "rollout": PhaseWork(sampled, sampled * (block or rows.tokens), 2),
-        "score": PhaseWork(copies * scored, copies * scored * rows.tokens, 2),
-        "update": PhaseWork(copies * updated, copies * updated * rows.tokens, update),
-    }
+    rows: float
+    passes: float
+    flop: float
+    moved: float
+    peak: float
 
 
 @dataclass(frozen=True)
-class WorkCost:
-    """``forwards``: maximum number of forward passes, counted per row; ``flop``: operations; ``seconds``: on this
-    machine; ``text``: all of these with their sources. Unknown values are None."""
+class StepEstimate:
+    """What an optimizer step needs of each device. ``spec`` has the defaults of its method; ``dtype``: of the published
+    weights; ``rehearsal``: a step of the method's source (:class:`dare_bench.costs.rehearsal.Rehearsal`)."""
 
-    text: str
-    forwards: int | None = None
-    flop: float | None = None
-    seconds: float | None = None
+    spec: TrainSpec
+    gpu: Gpu
+    processes: int
+    model: Any
+    network: Network
+    dtype: str
+    rows: Rows
+    method: Any
+    rehearsal: Any
+    _traced: dict[Any, Any] = field(default_factory=dict, repr=False)
+    """What was traced, for these settings or others."""
+
+    @property
+    def adapter(self) -> AdapterSettings | None:
+        return AdapterSettings(*self.spec.lora, self.spec.seed) if self.spec.peft else None
+
+    @property
+    def dtypes(self) -> tuple[str, str]:
+        """Of the weights as held, and as a forward reads them: FSDP gathers bfloat16; raises UnknownNameError."""
+        held = self.spec.dtype or (self.dtype if self.spec.peft else "float32")
+        if held not in DTYPES:
+            raise unknown("dtype", held, DTYPES)
+        return held, "bfloat16" if self.spec.bf16 and self.spec.fsdp else held
+
+    @property
+    def adapter_off(self) -> bool:
+        """Is the reference, if there is one, the network in training with its adapter off?"""
+        return bool(self.spec.peft and not self.spec.adapter and self.method.reference is None)
+
+    @cached_property
+    def phases(self) -> dict[str, Phase]:
+        """The phases that the step has."""
+        spec, of = self.spec, self.rehearsal
+        apart = of.forwards(spec) > 1 or (self.method.wants_reference and self.adapter_off)
+        phases = {"rollout": self._rollout()} if of.request is not None else {}
+        if scored := of.scored_apart if apart else of.scored:
+            phases["score"] = self._of_looks(scored, backward=False)
+        scattered = spec.fsdp and of.forwards(spec) == 1  # otherwise they are accumulated whole
+        how = {"checkpointing": spec.gradient_checkpointing, "scattered": scattered}
+        return {**phases, "update": self._of_looks(len(of.looks), backward=True, **how)}
+
+    def _of_looks(self, rows: float, **how: bool) -> Phase:
+        """Forwards of so many masked copies in all."""
+        import torch
+
+        from dare_bench.costs.trace import training
+
+        spec, looks, shared = self.spec, self.rehearsal.looks, self.spec.sequence_parallel_size
+        most = ceil(len(looks) / self.rehearsal.forwards(spec))
+        key = self.dtypes[1], spec.bf16, spec.peft, most, *how.items()
+        if key not in self._traced:
+            inputs, dtype = self.method.inputs(looks.take(range(most))[0]), getattr(torch, self.dtypes[1])
+            self._traced[key] = training(self.network, dtype, self.adapter, inputs, autocast=spec.bf16, **how)
+        one, times = self._traced[key], rows / most
+        return Phase(rows, times, one.flop * times / shared, one.moved * times / shared, one.peak / shared)
+
+    def _rollout(self) -> Phase:
+        """The forwards of the sampler, ``rows_per_forward`` completions at a time."""
+        import torch
+
+        from dare_bench.costs.trace import answering
+
+        spec, request, shared = self.spec, self.rehearsal.request, self.spec.sequence_parallel_size
+        rows = ceil(min(spec.rows_per_forward, spec.rows_per_forward * spec.gradient_accumulation_steps / shared))
+        passes = list(decoding(self.model.sampler(request)[1], len(request.prompt)))
+        key = "rollout", self.dtypes[1], spec.bf16
+        if key not in self._traced:
+            sizes = [(ceil(part.tokens), ceil(part.context), ceil(2 * part.logits)) for part in passes]
+            dtype = getattr(torch, self.dtypes[1])
+            self._traced[key] = [answering(self.network, dtype, rows, *size, spec.bf16) for size in sizes]
+        times = self.rehearsal.sampled / shared / rows
+        shares = [part.count / sum(p.count for p in passes) * times for part in passes]
+        of = list(zip(self._traced[key], shares, strict=True))
+        flop, moved = sum(one.flop * n for one, n in of), sum(one.moved * n for one, n in of)
+        return Phase(times * rows, times, flop, moved, max(one.peak for one, _ in of))
+
+    @property
+    def parameters(self) -> tuple[float, float]:
+        """Numbers of parameters: of the checkpoint, and those that are trained."""
+        import torch
+
+        from dare_bench.costs.trace import traced
+
+        if self.spec.peft not in self._traced:
+            self._traced[self.spec.peft] = traced(self.network, torch.bfloat16, self.adapter)
+        of = self._traced[self.spec.peft]
+        return of.weights - (of.trained if self.spec.peft else 0), of.trained
+
+    @cached_property
+    def held(self) -> dict[str, float]:
+        """Bytes that a device holds throughout."""
+        spec, (parameters, trained), size = self.spec, self.parameters, DTYPES[self.dtypes[0]]
+        numbers, share = trained * (4 if spec.peft else size), 1 / self.processes if spec.fsdp else 1.0
+        # Those of a single forward without FSDP are traced with its backward; DDP reduces copies of them.
+        gradients = float(spec.fsdp or self.rehearsal.forwards(spec) > 1) + (self.processes > 1 and not spec.fsdp)
+        held = {"weights": (parameters * size + (numbers if spec.peft else 0)) * share}
+        held |= {"gradients": numbers * share * gradients, "optimizer": 2 * numbers * share}
+        second = self.method.wants_reference and not self.adapter_off
+        return held | ({"reference": parameters * size} if second else {})
+
+    @cached_property
+    def needed(self) -> dict[str, float]:
+        """Bytes that a device needs in each phase, and while the model is opened."""
+        (parameters, _), size, arch, fsdp = self.parameters, DTYPES[self.dtypes[0]], self.network.arch, self.spec.fsdp
+        head = arch.width * arch.vocab
+        gathered = (2 * (parameters - 2 * head) / arch.layers + head) * DTYPES[self.dtypes[1]] * fsdp
+        loading = {"loading": parameters * size * (1 + fsdp / self.processes)}
+        return loading | {name: sum(self.held.values()) + gathered + of.peak for name, of in self.phases.items()}
+
+    @property
+    def peak(self) -> tuple[str, float]:
+        """The phase that needs most, and its bytes."""
+        return max(self.needed.items(), key=lambda item: item[1])
+
+    @property
+    def fits(self) -> bool:
+        return self.peak[1] <= self.gpu.memory_gb * 1e9
+
+    @cached_property
+    def seconds(self) -> Mapping[str, float] | None:
+        """Seconds of each phase: operations, bytes of memory, and what FSDP or DDP send, whichever takes longest; None
+        if products are not of 16 bits: the data sheets' rates are of bfloat16."""
+        spec, (parameters, trained), others = self.spec, self.parameters, 1 - 1 / self.processes
+        if not spec.bf16 and DTYPES[self.dtypes[0]] != 2:
+            return None
+        weights, seconds = parameters * DTYPES[self.dtypes[1]] * others * spec.fsdp, {}
+        for name, of in self.phases.items():
+            received = of.passes * weights
+            if (
+                name == "update"
+            ):  # the backward gathers all weights again; FSDP scatters gradients, DDP sends them twice
+                received = 2 * received + trained * 4 * others * (1 if spec.fsdp else 2)
+            seconds[name] = self.gpu.seconds(of.flop, of.moved, received)
+        return seconds
+
+    @property
+    def items(self) -> int:
+        """Rows, pairs or completions of a step, on all devices."""
+        groups = self.processes // self.spec.sequence_parallel_size
+        return self.spec.rows_per_forward * self.spec.gradient_accumulation_steps * groups
+
+    @property
+    def steps(self) -> int:
+        """Optimizer steps of the training."""
+        return self.spec.steps(self.rows.count * self.method.uses_of_item, self.items)
+
+    def changed(self, changes: Mapping[str, Any]) -> StepEstimate:
+        """The same with other settings of the training."""
+        return replace(self, spec=self.spec.model_copy(update=dict(changes)))
+
+    @property
+    def about(self) -> str:
+        """The size of a step, in words."""
+        kind = "completions in rows" if self.rehearsal.request is not None else "items with rows"
+        return f"{self.items} {kind} of {self.rehearsal.looks.batch.lengths[0]} tokens"
 
 
-def training_cost(
-    spec: TrainSpec, rows: TrainingRows, size: CheckpointSize, seconds_per_flop: float | None = None
-) -> WorkCost:
-    """Estimate a training.
+def estimate(
+    spec: TrainSpec, processes: int = 1, gpu: str = "H100", functions: Functions = NO_FUNCTIONS
+) -> StepEstimate:
+    """Estimate a training without its weights and without a GPU, on ``processes`` which have one each. ``functions``:
+    rewards that are not registered.
 
-    Args:
-        seconds_per_flop: as measured by trainings of this checkpoint on this machine.
+    Raises:
+        UsageError: an unknown GPU, or settings that the training would refuse.
+        CheckpointError: nothing is known of the checkpoint, or the training would refuse it.
+        DataError: rows that the training would refuse.
     """
-    work = work_of(spec, rows, size)
-    if work is None or rows.forwards is None:
-        return WorkCost("unknown: the forwards of a rollout follow from the checkpoint, which is not on this machine")
-    batch, forwards = _batch(spec), None
-    total = spec.steps(rows.count, batch) * batch  # rows (pairs) in all optimizer steps on one device
-    kind = "completions in rows of about" if rows.samples else "rows of"
-    text = f"{total // batch:,} steps of {batch} {kind} {rows.tokens:.0f} tokens ({rows.source})"
-    if rows.samples:
-        forwards = round(total * sum(rows.forwards))
-        per_step = " + ".join(f"{count:,.3g}" for count in rows.forwards)
-        text += f"; forwards of each in a step: {per_step} (rollout + without gradients + update)"
-    if size.active is None:
-        return WorkCost(f"{text}; operations are unknown, the checkpoint is not on this machine", forwards)
-    if not rows.samples:
-        text += f", {round(total * work['update'].tokens):,} tokens through {round(size.active):,} parameters"
-    flop = total * sum(phase.flop(size.active) for phase in work.values())
-    text += f", {_si(flop)}FLOP"
-    if seconds_per_flop is not None:
-        seconds, source = flop * seconds_per_flop, "at the speed of trainings measured here"
-    elif size.seconds_per_forward is not None:
-        equivalent = total * sum(phase.forwards * phase.operations / 2 for phase in work.values())
-        seconds, source = equivalent * size.seconds_per_forward, "by forwards here"
-    else:
-        hours = flop / (GPU.tflops * 1e12 * UTILIZATION) / 3600
-        return WorkCost(f"{text}, {hours:,.2f} GPU hours", forwards, flop)
-    return WorkCost(f"{text}, {duration(seconds)} ({source})", forwards, flop, seconds)
+    from dare_bench.costs.rehearsal import rehearse
 
-
-def _batch(spec: TrainSpec) -> int:
-    spec = spec.with_defaults(registry().get("trainer", spec.method).load())
-    return spec.rows_per_forward * spec.gradient_accumulation_steps
-
-
-def _si(value: float) -> str:
-    """Three digits and a prefix, as in ``1.3 G``."""
-    for prefix in ("", "k", "M", "G", "T", "P"):
-        if value < 1000:
-            return f"{value:.3g} {prefix}"
-        value /= 1000
-    return f"{value:.3g} E"
+    device, kind = gpu_named(gpu), registry().get("trainer", spec.method).load()
+    if spec.fsdp and processes == 1:
+        raise UsageError("fsdp shards a model over several processes, and this is one; give --processes N")
+    if not hasattr(kind, "source"):
+        raise UsageError(f"{spec.method} has a loop of its own, which cannot be estimated")
+    if (folder := here(spec.model)) is not None:
+        refuse_untrainable(folder, spec.family)
+    groups = data_parallel_size(spec.sequence_parallel_size, processes)
+    (model, network, dtype), spec = find(spec.model, spec.family), spec.with_defaults(kind)
+    check_heads(model.spec, spec.sequence_parallel_size)
+    rows = rows_of(spec, kind.reads, model)
+    method = kind(kind.settle(spec.options, model.spec), model.spec, rows.some.canvas)
+    if rows.some.records:
+        check_options(
+            rows.some.records, method.options.reward, weights=method.options.reward_weights, functions=functions
+        )
+    if method.reference is not None:
+        here(method.reference)  # raises CheckpointError
+    check_rollout_engine(method.options)
+    method.check_sizes(spec, rows.some, groups)
+    rehearsal = rehearse(method, spec, model, rows, groups)
+    return StepEstimate(spec, device, processes, model, network, dtype, rows, method, rehearsal)

@@ -64,13 +64,10 @@ def test_a_dry_run_shows_the_graph_and_its_cost_and_writes_nothing(folder: Path,
     assert base["forwards"] == 4 * 20 and base["seconds"] > 0  # 4 boards of 20 tokens, a token a forward
     train = next(node for node in seen["nodes"] if node["kind"] == "train")
     rows, tokens = 2 * 8, 44  # 24 tokens of a puzzle, 20 of the canvas of its solution
-    assert train["flop"] == pytest.approx(rows * tokens * 6 * parameters(), rel=1e-6)
-    assert "2 steps of 8 rows of 44 tokens" in train["text"]
-    assert any("6 N operations" in note for note in seen["notes"])
-
-
-def parameters() -> int:
-    return dare_bench.load("tiny-llada-base", device="cpu").spec.parameters
+    least = 6 * (dare_bench.load("tiny-llada-base", device="cpu").spec.parameters - 2 * 64 * 128)  # and attention
+    assert rows * tokens * least * 0.7 < train["flop"] < rows * tokens * least * 1.5
+    assert "2 steps of 8 items with rows of 44 tokens" in train["text"]
+    assert any("assumed for GPU hours" in note for note in seen["notes"])
 
 
 def test_a_real_sweep_and_nothing_is_computed_twice(folder: Path, capsys: Any) -> None:

@@ -45,7 +45,7 @@ def test_the_docs_show_two_nodes_an_evaluation_and_a_sweep(capsys: pytest.Captur
     page = DOCS.read_text()
     nodes = ("--processes", "16", "--max-steps", "500", "--gradient-checkpointing")
     lines = said(capsys, *COUPLED, "--dry-run", *nodes).splitlines()
-    words = ("peak in", "seconds of", "unknown: the links")
+    words = ("peak in", "seconds of", "assumed: the links")
     shown = [line for line in lines if line.strip().startswith(words)]
     assert len(shown) == 3 and "\n".join(shown) in page
     (tmp_path / "rates.yaml").write_text(page.partition("```yaml\n")[2].partition("```")[0])
@@ -69,24 +69,15 @@ def test_under_torchrun_its_processes_are_counted_and_the_first_one_prints(
 def test_the_record_is_json(capsys: pytest.CaptureFixture[str]) -> None:
     record = json.loads(said(capsys, *COUPLED, "--dry-run", "--processes", "2", "--gpu", "A100", "--json"))
     assert record["gpu"]["name"] == "A100 80GB SXM" and record["trained"] == 83_886_080
-    assert record["memory"]["held"]["weights"] == 8_015_581_184
-    assert set(record["seconds"]) == {"rollout", "score", "update"}
+    assert record["held"]["weights"] == 8_015_581_184 + 83_886_080 * 4 / 2, "in bfloat16, and an adapter in float32"
+    assert set(record["seconds"]) == {"rollout", "score", "update"} == record["needed"].keys() - {"loading"}
 
 
 def test_a_local_checkpoint_and_its_settings_in_a_file(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     (tmp_path / "train.yaml").write_text("model: tiny-llada-base\ntask: dare_sudoku\nbf16: true\nmax_steps: 3\n")
     shown = said(capsys, "sft", "-C", "train.yaml", "--dry-run")
-    assert "tiny-llada-base: 898,688 parameters" in shown and "rows of 44 tokens (its tokenizer)" in shown
-
-
-def test_the_flag_of_a_served_rollout_is_named_where_it_can_be_used(capsys: pytest.CaptureFixture[str]) -> None:
-    for method, model, usable in (("bgpo", "sdar", True), ("bgpo", "llada", False), ("cj_grpo", "sdar", False)):
-        shown = said(capsys, method, "--model", f"tiny-{model}-sort-base", "--task", "dare_sort", "--bf16", "--dry-run")
-        assert "a served engine" in shown and ("a served engine (--rollout-engine)" in shown) == usable
-    url = ("--rollout-engine", "sglang", "--rollout-engine-url", "http://127.0.0.1:9")  # it is not called
-    assert "(--rollout-engine)" in said(
-        capsys, "bgpo", "--model", "tiny-sdar-base", "--task", "dare_sort", "--bf16", "--dry-run", *url
-    )
+    assert "tiny-llada-base: 898,688 parameters" in shown
+    assert "items with rows of 44 tokens" in shown and "(its tokenizer)" in shown
 
 
 @pytest.mark.parametrize(

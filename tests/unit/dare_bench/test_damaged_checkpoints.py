@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from dare_bench.costs.sizes import size_of
+from dare_bench.costs.checkpoint import find
 from dare_bench.errors import CheckpointError
 from dare_bench.loading import family_of, load, locate
 from dare_bench.reading import MAX_BYTES
@@ -253,10 +253,10 @@ def test_the_message_says_what_is_allowed(name: str, value: Any, says: str, copi
 
 def test_an_estimate_reads_the_same_files_with_the_same_care(copied: Callable[[str], Path]) -> None:
     folder = copied("tiny-sdar")
-    assert size_of(str(folder)).two_copies
+    assert find(str(folder))[1].arch.block_length == 4
     FILES["header: nested"][0](folder)
     with pytest.raises(CheckpointError, match="nested deeper than 64"):
-        size_of(str(folder))
+        find(str(folder))
     edit(folder / "config.json", "architectures", {"a": 1})
     with pytest.raises(CheckpointError, match="must be a list of names"):
         family_of(folder)

@@ -47,7 +47,7 @@ ALLOWED: dict[str, tuple[dict[str, int], str]] = {
     "dare_bench/sandbox/processes.py": ({".read_text": 2}, SYSTEM),
     "dare_bench/sandbox/tester.py": ({"open": 1}, SANDBOX),
     "dare_bench/sweeps/job.py": ({".open": 1}, WRITES),
-    "dare_bench/costs/sizes.py": ({".open": 1}, METHOD),
+    "dare_bench/costs/checkpoint.py": ({".open": 1}, METHOD),
     "dare_bench/training/files.py": ({"json.loads": 1}, CHECKED),
     "dare_bench/training/folder.py": ({"json.loads": 1}, OWN),
     "dare_bench/training/rollout_engine.py": ({".open": 1}, METHOD),

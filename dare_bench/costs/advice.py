@@ -1,0 +1,107 @@
+"""What ``train --dry-run`` says of an optimizer step, and the smallest change with which a training fits."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import asdict
+from itertools import combinations
+from typing import Any
+
+from dare_bench.costs.training import StepEstimate
+from dare_bench.engine.progress import duration
+
+FLAGS = {
+    "gradient_checkpointing": "--gradient-checkpointing", "fsdp": "--fsdp", "bf16": "--bf16", "peft": "--peft {}",
+    "looks_per_forward": "--looks-per-forward {}",
+}  # fmt: skip
+"""The settings that save memory, as a user gives them."""
+NOT_COUNTED = (
+    "rewards, loading, evaluation, the optimizer's time, exchanges of sequence parallelism; CUDA context, "
+    "fragmentation, buffers of collectives"
+)
+
+
+def record(step: StepEstimate) -> dict[str, Any]:
+    """The JSON record: bytes, seconds."""
+    spec, (parameters, trained), phases = step.spec, step.parameters, step.phases.items()
+    return {
+        "method": spec.method, "model": spec.model, "gpu": asdict(step.gpu), "processes": step.processes,
+        "parameters": parameters, "trained": trained, "steps": step.steps, "items": step.items,
+        "masked_copies": len(step.rehearsal.looks), "forwards": step.rehearsal.forwards(spec),
+        "phases": {name: asdict(phase) for name, phase in phases}, "held": step.held, "needed": step.needed,
+        "fits": step.fits, "seconds": step.seconds, "assumed": list(assumed(step)), "not_counted": NOT_COUNTED,
+    }  # fmt: skip
+
+
+def text(step: StepEstimate) -> str:
+    """The estimate in lines."""
+    spec, (parameters, trained), (phase, peak) = step.spec, step.parameters, step.peak
+    where = f"a group of {spec.sequence_parallel_size} devices" if spec.sequence_parallel_size > 1 else "a device"
+    copies = f"{len(step.rehearsal.looks):,} masked copies in {step.rehearsal.forwards(spec):,} forward(s)"
+    lines = [
+        f"{spec.method} on {step.processes} x {step.gpu.name}: an estimate from traced code, not a measurement",
+        f"{spec.model}: {parameters:,.0f} parameters, {trained:,.0f} trained",
+        f"a step: {step.about}; on {where} {copies}",
+        f"GB held by a device: {_gigabytes(step.held)}; needed by it in {_gigabytes(step.needed)}",
+        f"peak in {phase}: {peak / 1e9:.3g} GB of {step.gpu.memory_gb:g}; "
+        + ("it fits" if step.fits else f"it does not fit; {advice(step)}"),
+    ]
+    if step.seconds is not None:
+        each, total = (
+            ", ".join(f"{k} {v:.3g}" for k, v in step.seconds.items()),
+            step.steps * sum(step.seconds.values()),
+        )
+        lines.append(f"seconds of a step: {each}; {step.steps:,} steps {duration(total)}")
+    return "\n".join([*lines, *(f"assumed: {note}" for note in assumed(step)), f"not counted: {NOT_COUNTED}"])
+
+
+def _gigabytes(parts: Mapping[str, float]) -> str:
+    return ", ".join(f"{name} {value / 1e9:.2f}" for name, value in parts.items())
+
+
+def assumed(step: StepEstimate) -> Iterator[str]:
+    """The assumptions."""
+    yield f"rows of the mean length ({step.rows.source}); {step.gpu.text}"
+    if step.rehearsal.request is not None:
+        yield "every completion takes the most forwards of its sampler, and has a gradient"
+    if step.spec.adapter:
+        yield f"the adapter {step.spec.adapter} has the rank and the targets of --lora-r and --lora-targets"
+    if step.seconds is None:
+        yield "no time: products are float32 (give --bf16), and the data sheets' rates are of bfloat16"
+    elif step.spec.peft and not step.spec.bf16:
+        yield "the adapter's float32 products are as fast as those of bfloat16; --bf16 avoids them"
+    if step.processes > 8:
+        yield f"the links between machines are as fast as in one; all {step.processes} GPUs are counted as if in it"
+
+
+def advice(step: StepEstimate) -> str:
+    """What to change so that the training fits into memory."""
+    if (changes := least_changes(step)) is None:
+        return "give more processes with --fsdp or --sequence-parallel-size, or a larger GPU"
+    return f"it fits with {' '.join(FLAGS[name].format(value) for name, value in changes.items())}"
+
+
+def least_changes(step: StepEstimate) -> dict[str, Any] | None:
+    """The smallest change of the settings with which the training fits; None if none is known. First those that leave
+    the result as it is, then few changes."""
+    switches: list[dict[str, Any]] = [{"gradient_checkpointing": True}, {"bf16": True}, {"peft": "lora"}]
+    switches[1:1] = [{"fsdp": True}] if step.processes > 1 else []
+    unused = [switch for switch in switches if not getattr(step.spec, *switch)]
+    several = [some for count in range(len(unused) + 1) for some in combinations(unused, count)]
+    chosen = [({k: v for switch in some for k, v in switch.items()}, limit) for some in several for limit in (0, 1)]
+    for changes, limited in sorted(chosen, key=lambda c: (len(c[0].keys() & {"bf16", "peft"}), len(c[0]) + c[1], c[1])):
+        changed = step.changed(changes)
+        if limited and (most := _most_looks(changed)) is not None:
+            return {**changes, "looks_per_forward": most}
+        if not limited and changed.fits:
+            return changes
+    return None
+
+
+def _most_looks(step: StepEstimate) -> int | None:
+    """The largest number of masked copies in a forward, all of them halved again and again, with which the training
+    fits; None: not even one does."""
+    smaller = [len(step.rehearsal.looks) // 2**n for n in range(1, len(step.rehearsal.looks).bit_length())]
+    if not smaller or not step.changed({"looks_per_forward": 1}).fits:
+        return None
+    return next(most for most in smaller if step.changed({"looks_per_forward": most}).fits)

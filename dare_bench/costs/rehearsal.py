@@ -1,0 +1,105 @@
+"""The forwards of an optimizer step, from the method's own source of steps: one that samples completions is given those
+of a policy without a network, which writes tokens from left to right in as many forwards as its sampler may take."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from math import ceil
+from types import SimpleNamespace
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from dare_bench.costs.rows import Rows
+from dare_bench.training.spec import TrainSpec
+from dare_bench.types import Event, Generation, Request, Reward, RewardPrompt, Sample
+
+
+class _Policy:
+    """What a source of completions asks of the model in training; counts forwards of single rows."""
+
+    reference, version, sampled, scored = None, 0, 0, 0
+    request: Request | None = None
+
+    def __init__(self, model: Any, groups: int, steps: int) -> None:
+        self.model, self.groups, self.steps = model, groups, steps
+        special = (model.spec.mask_id, *model.spec.eos_ids, model.spec.eot_id, model.spec.pad_id)
+        self.token = next(token for token in range(model.spec.vocab_size) if token not in special)
+
+    def gather(self, value: Any) -> list[Any]:
+        return [value] * self.groups
+
+    def write_lines(self, name: str, lines: Sequence[str]) -> None:
+        """Nothing."""
+
+    def forwards(self, request: Request) -> int:
+        return int(self.model.forwards(request))
+
+    def losses(self, step: Any) -> Tensor:
+        self.scored += len(step.looks)
+        return torch.zeros(len(step.looks.at_N))
+
+    def rewards(self, prompts: Sequence[RewardPrompt], texts: Sequence[str]) -> list[Reward]:
+        """Every other answer is right, so that all have an advantage."""
+        return [Reward(float(i % 2), float(i % 2)) for i in range(len(prompts))]
+
+    def generate(self, requests: Sequence[Request]) -> list[Sample]:
+        self.request = self.request or requests[0]
+        return [Sample(request, self._answer(request)) for request in requests]
+
+    def _answer(self, request: Request) -> Generation:
+        """Each block is written in its share of the forwards, each token of it in its share of these."""
+        sampler, prompt, most = self.model.sampler(request)[1], len(request.prompt), self.forwards(request)
+        block, each = sampler.block_length, most / sampler.blocks(prompt)
+        columns = range(prompt - sampler.origin(prompt), sampler.canvas_length(prompt) - sampler.origin(prompt))
+        set_at = [int(i // block * each + i % block * each / block) for i in columns]
+        start, end = request.start_turn or 0, most if request.end_turn is None else request.end_turn
+        self.sampled += end - start
+        written = [(i, at) for i, at in enumerate(set_at) if start <= at < end]
+        return Generation(
+            tokens=[self.token if at < end else self.model.spec.mask for at in set_at], text="", nfe=end - start,
+            finish_reason="length", trajectory=[Event(at, "set", i, self.token, 1.0, 0.0) for i, at in written],
+            predictions=[[self.token] * len(set_at)] * most if request.decoding.get("predictions") else None,
+        )  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Rehearsal:
+    """``looks``: the masked copies of an optimizer step on a device, as its method's source gives them. Forwards of
+    single rows, mean over the steps on a rollout: ``scored`` without gradients if a step is one forward,
+    ``scored_apart`` if it is several, ``sampled``. ``request``: of a completion."""
+
+    looks: Any
+    scored: float
+    scored_apart: float
+    sampled: float
+    request: Request | None
+
+    def forwards(self, spec: TrainSpec) -> int:
+        """The forwards into which a step is divided."""
+        limit = spec.looks_per_forward or len(self.looks)
+        return max(spec.gradient_accumulation_steps, ceil(len(self.looks) / limit))
+
+
+def rehearse(method: Any, spec: TrainSpec, model: Any, rows: Rows, groups: int) -> Rehearsal:
+    """A step of one of the ``groups`` of processes that have rows of their own."""
+    policy, items = (
+        _Policy(model, groups, spec.max_steps or 1),
+        spec.rows_per_forward * spec.gradient_accumulation_steps,
+    )
+    shape: Any = SimpleNamespace(
+        items=spec.rows_per_forward, accumulate=spec.gradient_accumulation_steps, processes=groups, sequence=1,
+        items_per_step=items * groups,
+    )  # fmt: skip
+    source = method.source(rows.alike(items * groups, policy.token), shape, spec.seed)
+    source.prompts = range(items * groups)  # instead of those that a method chooses by its first answers
+    source.attach(policy)
+    iterations = int(getattr(method.options, "num_iterations", 1))
+    first = source.step(0)
+    one = apart = float(policy.scored)
+    for step, times in (first, 1), (source.step(iterations - 1), iterations - 1):
+        reference = len(step.looks) * bool(method.wants_reference)
+        one, apart = one + times * reference, apart + times * (reference + len(step.looks) * method.needs_values(step))
+    return Rehearsal(first.looks, one / iterations, apart / iterations, policy.sampled / iterations, policy.request)

@@ -1,0 +1,176 @@
+"""A network's forward and backward traced without weights: operations, bytes and memory of the code itself.
+
+It runs on fake tensors (shapes and dtypes alone, PyTorch's ``FakeTensorMode``), with the attention of a GPU. Layers are
+alike, so a few are traced at two depths, and what a layer adds is counted for all others. Not counted: the CUDA
+context, fragmentation, workspaces of kernels.
+"""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Callable
+from dataclasses import dataclass, fields, replace
+from types import SimpleNamespace
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch._subclasses.fake_tensor import FakeTensorMode
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves
+from torch.utils.flop_counter import flop_registry, sdpa_backward_flop_count, sdpa_flop_count
+
+from dare_bench.costs.checkpoint import Network
+from dare_bench.diffusion.plan import Cached, Plan
+from dare_bench.protocols import AdapterSettings
+
+aten = torch.ops.aten
+_FLOP: dict[Any, Callable[..., Any]] = {
+    # Rows [S, D], each times one of the matrices [E, D, M]; or [D, S] times [S, M], the gradient of these.
+    aten._grouped_mm: lambda x, weight, *_, **__: 2 * x.numel() * weight.shape[-1],
+    aten._scaled_dot_product_flash_attention_for_cpu: lambda *a, **_: sdpa_flop_count(*(x.shape for x in a[:3])),
+    aten._scaled_dot_product_flash_attention_for_cpu_backward: lambda *a, **_: sdpa_backward_flop_count(
+        *(x.shape for x in a[:4])
+    ),
+    **flop_registry,
+}
+
+
+@dataclass(frozen=True)
+class Trace:
+    """``flop``: operations of matrix products and attention; ``moved``: bytes that these read and write; ``peak``:
+    largest number of bytes in use besides the weights; ``weights``, ``trained``: numbers of parameters."""
+
+    flop: float
+    moved: float
+    peak: float
+    weights: float
+    trained: float
+
+
+class Meter(TorchDispatchMode):
+    """Counts what is computed inside it, and the bytes of all storages that it has seen and that are still in use."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.flop = self.moved = self.live = self.peak = 0.0
+        self._seen: Any = weakref.WeakKeyDictionary()
+
+    def _add(self, size: int) -> None:
+        self.live += size
+        self.peak = max(self.peak, self.live)
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        kwargs, kind = kwargs or {}, func._overloadpacket
+        if kind is aten._grouped_mm:  # whose own shape function takes bfloat16 alone
+            x, weight = args[:2]
+            out = x.new_empty(*([len(args[2])] if x.dim() == weight.dim() else []), x.shape[0], weight.shape[-1])
+        else:
+            out = func(*args, **kwargs)
+        if kind in _FLOP:
+            self.flop += _FLOP[kind](*args, **kwargs, out_val=out)
+            self.moved += sum(x.nbytes for x in tree_leaves((args, kwargs, out)) if isinstance(x, Tensor))
+        for tensor in tree_leaves(out):
+            if isinstance(tensor, Tensor) and (storage := tensor.untyped_storage()) not in self._seen:
+                self._seen[storage] = None
+                self._add(storage.nbytes())
+                weakref.finalize(storage, self._add, -storage.nbytes())
+        return out
+
+
+def traced(
+    network: Network, dtype: torch.dtype, adapter: AdapterSettings | None, run: Callable[[Any], Any] = lambda _: None
+) -> Trace:
+    """Trace ``run`` of the network; where it returns what is done again and again, one such time is counted."""
+
+    def at(layers: int) -> Trace:
+        shapes = network.shapes(layers, dtype, adapter)
+        with FakeTensorMode(allow_non_fake_inputs=True), Meter() as meter:
+            for module in shapes.modules():
+                for name, w in module._parameters.items():
+                    if w is not None:
+                        fake = torch.empty(w.shape, dtype=w.dtype)
+                        module._parameters[name] = nn.Parameter(fake, requires_grad=w.requires_grad)
+                for name, b in module._buffers.items():
+                    module._buffers[name] = None if b is None else torch.empty(b.shape, dtype=b.dtype)
+            before = meter.live
+            if (again := run(shapes)) is not None:
+                meter.flop = meter.moved = 0.0
+                again()
+        every = list(shapes.parameters())
+        trained = sum(weight.numel() for weight in every if weight.requires_grad)
+        return Trace(meter.flop, meter.moved, meter.peak - before, sum(w.numel() for w in every), trained)
+
+    depths = network.depths
+    few, more = at(depths[0]), at(depths[-1])
+    layers = network.arch.layers - depths[0]  # depths are one layer apart, or one and the same
+    pairs = ((getattr(few, field.name), getattr(more, field.name)) for field in fields(Trace))
+    return Trace(*(a + layers * (b - a) for a, b in pairs))
+
+
+def answering(
+    network: Network, dtype: torch.dtype, rows: int, tokens: int, context: int, logits: int, autocast: bool = False
+) -> Trace:
+    """A forward of a sampler: ``rows`` rows of ``tokens`` tokens which attend to themselves and to what is cached,
+    ``context`` in all, with logits at ``logits`` positions of each."""
+
+    def run(shapes: Any) -> Callable[[], Any]:
+        cached, starts, behind = None, None, context - tokens
+        if behind > 0:
+            of = [shapes.arch.attention(i) for i in range(shapes.arch.layers)]
+            keys, values = ([torch.empty(rows * behind, a.kv_heads, a.head_dim, dtype=dtype) for a in of] for _ in "kv")
+            slots = tuple(torch.zeros(behind, dtype=torch.long) for _ in range(rows))
+            store: Any = SimpleNamespace(keys=keys, values=values)
+            cached = Cached(store, slots, slots[0][:0], slots[0][:0], steady=True)  # as in all forwards of a block
+            starts = (behind,) * rows
+        plan = Plan(
+            (tokens,) * rows, shapes.arch.block_length if cached is None else None, starts=starts, cached=cached
+        )
+        ids = torch.zeros(rows * tokens, dtype=torch.long)
+
+        @torch.no_grad()
+        def forward() -> None:
+            with torch.autocast("cpu", torch.bfloat16, enabled=autocast):
+                shapes(input_ids=ids, positions=ids, plan=plan, logits_at=ids[:1].expand(rows * min(logits, tokens)))
+
+        shapes.eval()
+        forward()
+        return forward
+
+    return traced(network, dtype, None, run)
+
+
+def training(
+    network: Network,
+    dtype: torch.dtype,
+    adapter: AdapterSettings | None,
+    inputs: Any,
+    *,
+    autocast: bool,
+    backward: bool,
+    checkpointing: bool = False,
+    scattered: bool = False,
+) -> Trace:
+    """A forward of a training, with its backward or without gradients.
+
+    Args:
+        inputs: what the network reads (``dare_bench.diffusion.forward.Inputs``).
+        scattered: gradients are reduced and scattered (FSDP) as soon as they are computed, and leave the device.
+    """
+
+    def run(shapes: Any) -> None:
+        shapes.train()
+        for module in shapes.modules():
+            if hasattr(module, "gradient_checkpointing"):
+                module.gradient_checkpointing = checkpointing
+        for weight in shapes.parameters() if scattered else ():
+            if weight.requires_grad:
+                weight.register_post_accumulate_grad_hook(lambda w: setattr(w, "grad", None))
+        given = {name: torch.empty_like(v) if isinstance(v, Tensor) else v for name, v in inputs.arguments().items()}
+        given["plan"] = replace(inputs.plan)  # with nothing computed yet
+        with torch.autocast("cpu", torch.bfloat16, enabled=autocast), torch.set_grad_enabled(backward):
+            losses = shapes(**given).nll
+        if backward:
+            losses.sum().backward()
+
+    return traced(network, dtype, adapter, run)

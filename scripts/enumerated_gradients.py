@@ -285,7 +285,7 @@ class Policy:
         g_WP = torch.zeros(len(chance_W), gradient_YHP.shape[-1]).double()
         for t in range(sampler.turns):
             g_WP += advantage_WT[:, t, None] * gradient_YHP[paths.answer_WT[:, t], hidden_WT[:, t]]
-        return chance_W @ g_WP, float(chance_W @ g_WP.square().sum(1)), method.looks(sampler.turns)
+        return chance_W @ g_WP, float(chance_W @ g_WP.square().sum(1)), float(sampler.turns)
 
     def _forward_gradients(self, row: CardRow, quota: int) -> Tensor:
         """The gradient of what a forward predicted, with an advantage of 1, by answer and masks, [Y, H, P]."""
@@ -299,7 +299,7 @@ class Policy:
         method = method_of(row)
         root, leaves = self._subtree(row, sampler, CANVASES - 1, 0), method.tree.leaves
         length = float(root.mean_P.square().sum())
-        return root.mean_P, length + leaves * (root.square - length), method.looks(sampler.turns)
+        return root.mean_P, length + leaves * (root.square - length), method.tree.parents / leaves
 
     def _subtree(self, row: CardRow, sampler: EnumeratedSampler, canvas: int, level: int) -> Subtree:
         """The moments of a canvas. Its g is the sum over children of A own + g of the child, where own is the gradient

@@ -101,5 +101,6 @@ def rehearse(method: Any, spec: TrainSpec, model: Any, rows: Rows, groups: int) 
     one = apart = float(policy.scored)
     for step, times in (first, 1), (source.step(iterations - 1), iterations - 1):
         reference = len(step.looks) * bool(method.wants_reference)
-        one, apart = one + times * reference, apart + times * (reference + len(step.looks) * method.needs_values(step))
+        values = len(step.looks) * (method.needs_values(step) and not method.look_by_look)
+        one, apart = one + times * reference, apart + times * (reference + values)
     return Rehearsal(first.looks, one / iterations, apart / iterations, policy.sampled / iterations, policy.request)

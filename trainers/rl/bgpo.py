@@ -51,10 +51,6 @@ class BGPO(PolicyGradient):
     def units_each(self) -> int:
         return self.options.num_mc
 
-    def looks(self, sampled: int) -> float:
-        """One for each draw."""
-        return float(self.options.num_mc)
-
     def units(self, completions: Sequence[Completion], iteration: int, shared_key: int) -> Units:
         law = counts_of(self.spec, self.options.num_mc)
         return elbo(completions, self.spec.mask, iteration, law, per_draw=True)

@@ -62,10 +62,5 @@ class CJGRPO(PolicyGradient):
     }
     variants: ClassVar = {"dare": DARE_RATIO}
 
-    def looks(self, sampled: int) -> float:
-        """One for each forward; block-causal models show all blocks at once."""
-        blocks = 1.0 if self.spec.block_length is None else self.completion_length / self.spec.block_length
-        return sampled / max(blocks, 1.0)
-
     def units(self, completions: Sequence[Completion], iteration: int, shared_key: int) -> Units:
         return trajectory(completions, self.spec.mask, self.spec.block_length)

@@ -65,9 +65,6 @@ class CoupledGRPO(PolicyGradient):
     }
     variants: ClassVar = {"dare": {**DARE_RATIO, "aggregation": "token"}}
 
-    def looks(self, sampled: int) -> float:
-        return 3.0
-
     def units(self, completions: Sequence[Completion], iteration: int, shared_key: int) -> Units:
         o = self.options
         return coupled(completions, self.spec.mask, iteration, shared_key, o.level, o.normalized)

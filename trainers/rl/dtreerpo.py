@@ -137,14 +137,6 @@ class DTreeRPO(PolicyGradient):
         resolved = super().resolved_options(steps)
         return resolved.model_copy(update={"distillation_steps": self.options.distillation_steps or steps})
 
-    def looks(self, sampled: int) -> float:
-        """One for each node with children."""
-        return self.tree.parents / self.tree.leaves
-
-    def forwards_of_completion(self, spec: TrainSpec, sampled: int) -> tuple[float, float, float]:
-        rollout, score, update = super().forwards_of_completion(spec, sampled)
-        return rollout * self.tree.forwards_of_leaf, score, update
-
     def units(self, completions: Sequence[Completion], iteration: int, shared_key: int) -> Units:
         return from_parents(completions, self.spec.mask)
 

@@ -44,10 +44,6 @@ class EBPO(PolicyGradient):
     training_defaults: ClassVar = DARE_TRAINING
     rollouts: ClassVar = {"paper": DARE_ROLLOUT}
 
-    def looks(self, sampled: int) -> float:
-        """One for each draw."""
-        return float(self.options.num_mc)
-
     def units(self, completions: Sequence[Completion], iteration: int, shared_key: int) -> Units:
         law = counts_of(self.spec, self.options.num_mc)
         return elbo(completions, self.spec.mask, iteration, law, normalized=False)

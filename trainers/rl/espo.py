@@ -63,9 +63,6 @@ class ESPO(PolicyGradient):
     }
     variants: ClassVar = {"dare": {"num_generations": 16, "beta": 0.001}}
 
-    def looks(self, sampled: int) -> float:
-        return 2.0 * self.options.num_mc
-
     def units(self, completions: Sequence[Completion], iteration: int, shared_key: int) -> Units:
         return elbo(completions, self.spec.mask, iteration, Law("coupled", 2 * self.options.num_mc))
 

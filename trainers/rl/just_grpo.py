@@ -52,9 +52,5 @@ class JustGRPO(PolicyGradient):
     def rollout_fields(self) -> dict[str, Any]:
         return {"strategy": "sequential"}
 
-    def looks(self, sampled: int) -> float:
-        """One for each token; block-causal models show all blocks at once."""
-        return float(self.spec.block_length or self.completion_length)
-
     def units(self, completions: Sequence[Completion], iteration: int, shared_key: int) -> Units:
         return trajectory(completions, self.spec.mask, self.spec.block_length)

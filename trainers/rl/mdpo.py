@@ -160,9 +160,6 @@ class MDPO(PolicyGradient):
     def learns_from(self, completion: Completion, advantage: float) -> bool:
         return any(forward.advantage for forward in completion.predictions)
 
-    def looks(self, sampled: int) -> float:
-        return float(min(self.options.sample_train_steps, sampled))
-
     @property
     def predictions_each(self) -> int:
         return self.options.sample_train_steps

@@ -143,10 +143,6 @@ class PolicyGradient(Method):
         """Most predictions of a completion that are trained on."""
         return 0
 
-    def looks(self, sampled: int) -> float:
-        """Looks at a completion in an optimizer step, for estimates, after ``sampled`` forwards of the sampler."""
-        return 1.0
-
     def chosen_prompts(self, source: Rollouts) -> Sequence[int]:
         """The indices of the prompts of the data that are trained on."""
         return range(len(source.data.items))
@@ -235,23 +231,6 @@ class PolicyGradient(Method):
 
     def lengths(self, data: Tokens) -> list[int]:
         return [len(row.prompt) + self.completion_length for item in data.items for row in item]
-
-    def forwards_of_completion(self, spec: TrainSpec, sampled: int) -> tuple[float, float, float]:
-        """Forwards of a completion in an optimizer step, for estimates: of the rollout, of passes without gradients,
-        and of the update.
-
-        Args:
-            sampled: forwards of the sampler for a completion.
-        """
-        looks, iterations = self.looks(sampled), self.options.num_iterations
-        later = 1 - 1 / iterations if self.has_ratio else 0.0
-        old_values = min(later, 1 / iterations) if self.fixed_looks and not spec.lora_dropout else later
-        reference = float(self.wants_reference)
-        divided = spec.gradient_accumulation_steps > 1 or spec.looks_per_forward is not None
-        adapter_off = bool(spec.peft and not spec.adapter and reference and self.reference is None)
-        own_pass = (divided or adapter_off) and not self.look_by_look
-        own_values = (1.0 if self.always_needs_values else later) if own_pass else 0.0
-        return sampled / iterations, looks * (old_values + reference + own_values), looks
 
     def replay(
         self, spec: TrainSpec, model: LoadedModel, data: Tokens, out: Path, services: Services, step: int, batch: int

@@ -69,10 +69,6 @@ class SPG(PolicyGradient):
     def learns_from(self, completion: Completion, advantage: float) -> bool:
         return advantage > 0 if self.options.negative == "zero" else advantage != 0
 
-    def looks(self, sampled: int) -> float:
-        """One for each draw."""
-        return float(self.options.num_mc)
-
     def units(self, completions: Sequence[Completion], iteration: int, shared_key: int) -> BoundedUnits:
         o = self.options
         return block_masked(completions, self.spec.mask, iteration, o.num_mc, o.mask_block_length, o.p_mask_prompt)

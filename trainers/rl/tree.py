@@ -63,11 +63,6 @@ class TreeShape:
         """Nodes that have children."""
         return 1 + sum(self.counts[:-1])
 
-    @property
-    def forwards_of_leaf(self) -> float:
-        """Forwards of the sampler for each leaf, as a fraction of those of a separate completion."""
-        return self.nodes / (len(self.branches) * self.leaves)
-
     def turn(self, level: int, turns: int) -> int:
         """The forwards before a level (from 0) of paths of ``turns`` forwards: k T / s, rounded down."""
         return level * turns // len(self.branches)

@@ -107,11 +107,6 @@ class Strategy(BaseModel):
         what is left of its schedule. The host looks at the block no earlier."""
         return 1
 
-    def expected_forwards(self, length: int, tokens_per_forward: float | None = None) -> float:
-        """Estimated forwards of a block: as planned, or from a published mean of tokens per forward."""
-        planned = float(self.planned(length))
-        return min(planned, max(1.0, length / tokens_per_forward)) if self.parallel and tokens_per_forward else planned
-
     def count(self, ranked: Ranked, positions: Positions) -> Tensor:
         """The number of best positions that each row writes, int64 [R]."""
         raise NotImplementedError(f"{type(self).__name__} overrides neither count nor select")
@@ -177,9 +172,6 @@ class WrappedStrategy(Strategy):
 
     def least_forwards(self, masks: int, due: Sequence[int]) -> int:
         return self.inner.least_forwards(masks, due)
-
-    def expected_forwards(self, length: int, tokens_per_forward: float | None = None) -> float:
-        return self.inner.expected_forwards(length, tokens_per_forward)
 
     def finished(self, positions: Positions, decision: Decision) -> Tensor:
         return self.inner.finished(positions, decision)

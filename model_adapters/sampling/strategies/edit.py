@@ -47,10 +47,6 @@ class Edit(Strategy):
     def limit(self, length: int, schedule: Sequence[int]) -> int:
         return super().limit(length, schedule) + self.max_post_steps
 
-    def expected_forwards(self, length: int, tokens_per_forward: float | None = None) -> float:
-        most = float(self.most_forwards(length))
-        return min(most, max(1.0, length / tokens_per_forward)) if tokens_per_forward else most
-
     def count(self, ranked: Ranked, positions: Positions) -> Tensor:
         return take_above(ranked, self.threshold, positions.quota_R)
 

@@ -64,10 +64,6 @@ class Levenshtein(Strategy):
     def most_forwards(self, length: int) -> int:
         return self.max_steps  # a mask that is split again and again is never filled
 
-    def expected_forwards(self, length: int, tokens_per_forward: float | None = None) -> float:
-        most = float(min(self.steps + self.max_post_steps, self.max_steps))
-        return min(most, max(1.0, length / tokens_per_forward)) if tokens_per_forward else most
-
     def limit(self, length: int, schedule: Sequence[int]) -> int:
         return self.max_steps
 

@@ -56,7 +56,6 @@ def test_the_schedule_of_ascending_steps(length: int, steps: int | None, schedul
     strategy = Ascending(steps=steps)
     assert strategy.schedule(length, 0, length) == schedule
     assert strategy.most_forwards(length) == sum(due > 0 for due in schedule)
-    assert strategy.expected_forwards(length) == len(schedule)
     for k in range(1, len(schedule)):
         assert strategy.schedule(length - sum(schedule[:k]), 0, length, k) == schedule[k:]
 

@@ -119,9 +119,7 @@ def _print(result: SweepResult) -> None:
     """Print status, time and score of every node, and the logs of the failed ones."""
     from dare_bench.engine.progress import duration
 
-    rows = [
-        (node.id, node.status, duration(node.seconds) if node.attempts else "", _scores(node)) for node in result.nodes
-    ]
+    rows = [(node.id, node.status, duration(node.seconds) if node.cost else "", _scores(node)) for node in result.nodes]
     plain_console().print(plain_table(("node", "status", "took", "score"), rows, right=("took",)))
     for node in result.failed:
         echo(f"{node.status.upper()}: {node.id}: {node.error}")

@@ -20,7 +20,7 @@ from dare_bench.engine.environment import cuda
 from dare_bench.errors import in_one_line
 from dare_bench.sweeps import record as records
 from dare_bench.sweeps.handlers import HANDLERS, Handler
-from dare_bench.sweeps.record import Attempt, digest_of, folder, inputs_of, read, write
+from dare_bench.sweeps.record import digest_of, folder, inputs_of, read, write
 from dare_bench.sweeps.sweep_graph import SweepNode
 
 LOG = "log.txt"
@@ -55,7 +55,7 @@ def perform(payload: Mapping[str, Any], handlers: Mapping[str, Handler]) -> str:
         return UNCHANGED
     record = read(out, node)
     record.status, record.error, record.settings, record.after = "running", "", node.settings, node.after
-    record.attempts.append(Attempt(started=datetime.now().astimezone().isoformat(), where=_where()))
+    record.starts, record.where = record.starts + 1, _where()
     write(out, record)
     began, computed = time.perf_counter(), time.process_time()
     with _captured(folder(out, node.id) / LOG):
@@ -74,10 +74,9 @@ def perform(payload: Mapping[str, Any], handlers: Mapping[str, Handler]) -> str:
             raise
         finally:
             took = time.perf_counter() - began
-            record.attempts[-1].seconds = round(took, 3)
+            record.spent = round(record.spent + took, 3)
             if record.status == "running":  # interrupted, to be resumed
                 record.status, record.error = "pending", records.INTERRUPTED
-            record.attempts[-1].error = record.error
             spent = {"seconds": round(took, 3), "cpu_seconds": round(time.process_time() - computed, 3)}
             record.cost = {**spent, **record.cost}
             write(out, record)

@@ -29,8 +29,8 @@ class SweepProgress:
         self._seconds: dict[str, list[float]] = {}
         for node in nodes:
             record = read(out, node)
-            if record.status == "done" and record.attempts:
-                self._seconds.setdefault(node.kind, []).append(record.attempts[-1].seconds or 0.0)
+            if record.status == "done" and (seconds := record.cost.get("seconds")) is not None:
+                self._seconds.setdefault(node.kind, []).append(seconds)
         self._lock, self._closed = threading.Lock(), threading.Event()
         self._thread = threading.Thread(target=self._watch, name="sweep-progress", daemon=True)
 
@@ -46,7 +46,7 @@ class SweepProgress:
         """Report the end of a node. ``unchanged``: it was done already."""
         with self._lock:
             self.left.pop(record.id, None)
-            seconds = record.attempts[-1].seconds if record.attempts else None
+            seconds = record.cost.get("seconds")
             if record.status == "done" and seconds is not None and not unchanged:
                 self._seconds.setdefault(record.kind, []).append(seconds)
             self.failed += record.status in ("failed", "skipped")
@@ -84,7 +84,7 @@ class SweepProgress:
                         continue
                     if record.status == "running":
                         self._started.add(node.id)
-                        self._print(f"{node.id}: started in {record.attempts[-1].where}")
+                        self._print(f"{node.id}: started in {record.where}")
 
     def _print(self, text: str) -> None:
         if self.stream is not None:

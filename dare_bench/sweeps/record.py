@@ -29,15 +29,6 @@ MAX_SECONDS = 1e9
 """Maximum time of a node, some 30 years."""
 
 
-class Attempt(BaseModel):
-    """One start of a node; ``seconds`` is None if it was killed."""
-
-    started: str
-    where: str
-    seconds: float | None = Field(default=None, ge=0, le=MAX_SECONDS)
-    error: str = ""
-
-
 class _Score(BaseModel):
     task: str
     metric: str
@@ -70,7 +61,9 @@ class _Cost(BaseModel):
 
 
 class Record(BaseModel):
-    """A node's file. ``key`` is empty if the id is the key. ``digest`` hashes settings and inputs at the last start."""
+    """A node's file. ``key`` is empty if the id is the key. ``digest`` hashes settings and inputs at the last start,
+    ``starts`` counts them, ``where`` is the process of the last one; ``spent`` sums the seconds of those that were not
+    killed, ``cost`` is of the last one."""
 
     model_config = ConfigDict(extra="ignore", protected_namespaces=(), populate_by_name=True)
 
@@ -85,7 +78,9 @@ class Record(BaseModel):
     outputs: dict[str, Any] = Field(default_factory=dict)
     cost: dict[str, Any] = Field(default_factory=dict)
     error: str = ""
-    attempts: list[Attempt] = Field(default_factory=list)
+    starts: int = Field(default=0, ge=0)
+    where: str = ""
+    spent: float = Field(default=0.0, ge=0, le=MAX_SECONDS)
 
     @field_validator("outputs", "cost")
     @classmethod
@@ -95,8 +90,8 @@ class Record(BaseModel):
 
     @property
     def seconds(self) -> float:
-        """The sum over all attempts whose time is known."""
-        return sum(attempt.seconds or 0.0 for attempt in self.attempts)
+        """The time of all starts, as far as it is known."""
+        return self.spent or float(self.cost.get("seconds", 0.0))
 
     def plain(self) -> dict[str, Any]:
         """The content of the file."""

@@ -140,8 +140,6 @@ def _store(out: Path, node: SweepNode, done: Done) -> Record:
         write(out, record)
     elif done.error is not None and record.status != "failed":
         record.status, record.error = "failed", in_one_line(done.error)
-        if record.attempts and record.attempts[-1].seconds is None:
-            record.attempts[-1].error = record.error
         write(out, record)
     return record
 
@@ -162,10 +160,10 @@ def _reset_interrupted(out: Path, nodes: Sequence[SweepNode]) -> None:
     """Write a file for every node; a node that is marked as running was interrupted and becomes pending."""
     for node in nodes:
         record = read(out, node)
-        if record.attempts:
+        if record.starts:
             remove_leftovers(records.folder(out, node.id))
         if record.status == "running":
             record.status, record.error = "pending", records.INTERRUPTED
             write(out, record)
-        elif not record.attempts and record.status == "pending":
+        elif not record.starts and record.status == "pending":
             write(out, record)

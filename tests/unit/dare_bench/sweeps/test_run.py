@@ -75,8 +75,8 @@ def test_log_and_cost_of_a_node_are_its_own(out: Path, capsys: pytest.CaptureFix
         assert f"logged by {name}" in log and f"printed by {name}" in log
         assert not any(f"by {other}\n" in log for other in ALL if other != name)
         record = node(out, name)
-        assert record["cost"]["seconds"] >= 0 and len(record["attempts"]) == 1
-        assert "process" in record["attempts"][0]["where"]
+        assert record["cost"]["seconds"] >= 0 and record["starts"] == 1
+        assert "process" in record["where"] and record["spent"] == record["cost"]["seconds"]
     output = capsys.readouterr().err
     assert "printed by" not in output
     assert f"[5/6] {evaluated(1)}: done in" in output and "[6/6] board: done" in output
@@ -102,7 +102,7 @@ def test_what_failed_is_tried_again_and_the_board_then_shows_it(out: Path) -> No
     result = run(out)
     assert result.complete
     assert told(out)[4:] == [trained(0), evaluated(0)]
-    assert len(node(out, trained(0))["attempts"]) == 2 and node(out, trained(0))["attempts"][0]["error"]
+    assert node(out, trained(0))["starts"] == 2 and not node(out, trained(0))["error"]
     assert result.site is not None and "seed=0" in result.site.read_text()
 
 
@@ -236,19 +236,32 @@ def test_what_a_kill_left_running_goes_on(out: Path) -> None:
     run(out)
     file = out / "nodes" / trained(1) / "node.json"
     record = json.loads(file.read_text())
-    record |= {"status": "running", "attempts": [{"started": "2026-01-01", "where": "gone"}]}
+    record |= {"status": "running", "starts": 1, "where": "gone", "spent": 0.0, "cost": {}}
     file.write_text(json.dumps(record))
     assert run(out).complete
     assert told(out)[5:] == [trained(1)]
-    assert [attempt["seconds"] is None for attempt in node(out, trained(1))["attempts"]] == [True, False]
+    record = node(out, trained(1))
+    assert record["starts"] == 2 and record["spent"] == record["cost"]["seconds"] and record["where"] != "gone"
+
+
+def test_a_folder_of_an_earlier_version_is_done(out: Path) -> None:
+    run(out)
+    for file in (out / "nodes").rglob("node.json"):
+        record = json.loads(file.read_text())
+        for name in ("starts", "where", "spent"):
+            del record[name]
+        record["attempts"] = [{"started": "2026-01-01", "where": "there", "seconds": 7.5, "error": ""}]
+        record["cost"]["seconds"] = 7.5
+        file.write_text(json.dumps(record))
+    assert [record.seconds for record in run(out).nodes] == [7.5] * 6 and told(out) == ALL
 
 
 @pytest.mark.parametrize(
     ("place", "value", "said"),
     [
         ("cost seconds", "text", r"cost\.seconds='text'"),
-        ("attempts 0 seconds", float("nan"), r"attempts\.0\.seconds=nan"),
-        ("attempts 0 seconds", -1, r"attempts\.0\.seconds=-1"),
+        ("spent", float("nan"), r"spent=nan"),
+        ("spent", -1, r"spent=-1"),
         ("outputs content", 5, r"outputs\.content=5"),
         ("outputs runs", "text", r"outputs\.runs='text'"),
         ("outputs runs 0", 5, r"outputs\.runs\.0=5"),

@@ -31,9 +31,9 @@ RunKeywords = TypedDict("RunKeywords", {
 
 TrainKeywords = TypedDict("TrainKeywords", {
     "method": str, "model": str, "adapter": str | None, "data": str | Iterable[Mapping[str, Any]] | None,
-    "task": str | None, "output_path": str, "split": str, "rows": int | None, "max_length": int | None,
-    "overlong": Literal["error", "drop", "truncate"], "family": str | None, "model_args": Mapping[str, Any],
-    "device": str | None, "dtype": str | None, "peft": Literal["lora"] | None,
+    "task": str | None, "output_path": str, "validation_data": str | None, "split": str, "rows": int | None,
+    "max_length": int | None, "overlong": Literal["error", "drop", "truncate"], "family": str | None,
+    "model_args": Mapping[str, Any], "device": str | None, "dtype": str | None, "peft": Literal["lora"] | None,
     "quantize": Literal["int8", "int4"] | None, "lora_r": int | None, "lora_alpha": float | None, "lora_dropout": float,
     "lora_targets": str | Sequence[str], "max_steps": int | None, "num_train_epochs": float,
     "per_device_train_batch_size": int | None, "gradient_accumulation_steps": int, "looks_per_forward": int | None,
@@ -42,7 +42,9 @@ TrainKeywords = TypedDict("TrainKeywords", {
     "adam_epsilon": float | None, "max_grad_norm": float | None, "gradient_checkpointing": bool, "bf16": bool,
     "fsdp": bool, "sequence_parallel_size": int, "seed": int, "logging_steps": int, "report_to": str | Sequence[str],
     "run_name": str | None, "save_steps": int, "save_total_limit": int | None, "eval_every": int | None,
-    "eval_on_start": bool, "eval": Mapping[str, Any], "options": Mapping[str, Any], "variant": Literal["paper", "dare"],
+    "metric_for_best_model": str | None, "greater_is_better": bool | None, "load_best_model_at_end": bool,
+    "early_stopping_patience": int | None, "early_stopping_threshold": float, "eval_on_start": bool,
+    "eval": Mapping[str, Any], "options": Mapping[str, Any], "variant": Literal["paper", "dare"],
     "num_generations": int, "num_iterations": int, "max_completion_length": int | None, "temperature": float,
     "rollout": Mapping[str, Any] | str, "rollout_engine": str | None, "rollout_engine_url": str | None,
     "rollout_engine_args": Mapping[str, Any] | str,

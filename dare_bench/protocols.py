@@ -194,6 +194,11 @@ class TaskSource(ABC):
     def requests(self) -> Sequence[Request]:
         """All requests, without answering any. Keys are unique in a run, and the same in every process."""
 
+    def metrics(self) -> Sequence[str] | None:
+        """The scores of the tasks as ``TASK/METRIC``, with ``,FILTER`` unless it is ``none``, after :meth:`requests`;
+        None: they are known only after the evaluation, which is the default."""
+        return None
+
     def watch(self, sample: Sample) -> None:
         """Called during :meth:`run` with each generated sample as soon as it exists, so that scoring can begin early.
         Must neither wait nor raise. The default does nothing."""

@@ -91,6 +91,13 @@ def remove(checkpoint: Path) -> None:
     shutil.rmtree(checkpoint)
 
 
+def copy_model(checkpoint: Path, out: Path) -> None:
+    """Replace the model that was written to ``out`` by that of a checkpoint of the same training."""
+    for file in checkpoint.iterdir():
+        if file.name not in (LINEAGE, STATE) and (out / file.name).is_file():
+            shutil.copyfile(file, out / file.name)
+
+
 def remove_incomplete(out: Path) -> None:
     """Remove what kills have left in ``out``."""
     for _, folder in _folders(out):

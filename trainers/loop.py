@@ -27,14 +27,17 @@ from accelerate.utils import DistributedType, FullyShardedDataParallelPlugin, ga
 from torch import Tensor
 from torch.distributed.fsdp import MixedPrecisionPolicy
 from torch.utils.data import DataLoader
-from transformers import PrinterCallback, Trainer, TrainerCallback, TrainingArguments
+from transformers import PrinterCallback, Trainer, TrainerCallback, TrainerState, TrainingArguments
 
 from dare_bench.diffusion.sequence_parallel import sequence_group
 from dare_bench.protocols import LoadedModel, Services
+from dare_bench.trainers.best import Best, agreed
 from dare_bench.trainers.checkpoints import (
     LINEAGE,
+    STATE,
     check_complete,
     checkpoints,
+    copy_model,
     read_sums,
     reading_checkpoint,
     remove,
@@ -50,6 +53,7 @@ from dare_bench.trainers.progress import TrainingProgress
 from dare_bench.trainers.reference import open_reference
 from dare_bench.trainers.settling import StepLoss, finite
 from dare_bench.trainers.steps import Step, StepShape, StepSource
+from dare_bench.trainers.validation import Validation
 from dare_bench.training.processes import first_process
 from dare_bench.training.spec import TrainSpec
 
@@ -60,6 +64,7 @@ class Loop(Trainer):
     """``transformers.Trainer`` with our steps and losses. For it a batch is a whole step of this process, so that it
     never accumulates: :meth:`training_step` divides a step into forwards."""
 
+    state: TrainerState
     loss_is_scaled_for_ga = True  # weights are computed for the whole step
 
     def __init__(
@@ -76,6 +81,7 @@ class Loop(Trainer):
         self.source, self.shape = source, shape
         self.metrics: dict[str, tuple[float, float]] = {}
         self._scores: list[tuple[int, Mapping[str, float]]] = []  # (step, scores) that are not in the log yet
+        self.validation: Validation | None = None
         self.phases = Phases({})
         network: Any = model.pretrained()
         network.train()
@@ -183,9 +189,40 @@ class Loop(Trainer):
     # -- checkpoints ---------------------------------------------------------------------------------------------
 
     def is_save_due(self, step: int) -> bool:
-        """Is a checkpoint due after this step? (That of the last step is the output itself.)"""
-        every = (self.spec.save_steps, self.spec.eval_every)
-        return step < self.args.max_steps and any(n is not None and step % n == 0 for n in every)
+        """Is a checkpoint due after this step? (That of the last step is the output itself, unless the best is.)"""
+        if step == self.args.max_steps:
+            return self.spec.load_best_model_at_end
+        judged = self.spec.eval or self.spec.metric_for_best_model
+        every = (self.spec.save_steps, self.spec.eval_every if judged else None)
+        return any(n is not None and step % n == 0 for n in every)
+
+    def is_evaluation_due(self, step: int) -> bool:
+        """Is this step one to evaluate? The last one is."""
+        every = self.spec.eval_every
+        return step == self.args.max_steps or (every is not None and step % every == 0)
+
+    def validate(self) -> None:
+        """Log the validation loss."""
+        if self.validation is not None:
+            sums = self.validation.metrics(self.model_wrapped, self.reference)
+            self.log({f"eval_{name}": value for name, value in averages(self.gather(sums)).items()})
+
+    def best(self) -> Best | None:
+        """The best evaluation so far, in all processes; None if nothing is compared."""
+        return None if self.spec.best_metric is None else agreed(self.spec, self.state.log_history)
+
+    def has_ended(self, last: Path) -> bool:
+        """Did the training end at its last checkpoint, by early stopping or since the last step is kept? Its state is
+        read then."""
+        if self.spec.best_metric is None:
+            return False
+        before, self.state = self.state, TrainerState.load_from_json(str(last / STATE))
+        self.log_scores()
+        best = self.best()
+        if (best is not None and best.stop) or step_of(last) == self.args.max_steps:
+            return True
+        self.state = before
+        return False
 
     def _save(self, output_dir: str | None = None, state_dict: dict[str, Tensor] | None = None) -> None:
         if self.args.should_save:
@@ -205,27 +242,38 @@ class Loop(Trainer):
             for pickled in folder.glob("pytorch_model_fsdp*.bin"):  # the weights again, as a pickle
                 pickled.unlink()
             self.services.lineage(folder, step, self.args.max_steps, counts, self.source.canvas_lengths)
+        self.evaluate_saved(folder, step)
+        best = self.best()
+        if self.is_world_process_zero():
             limit = self.spec.save_total_limit
             for old in list(checkpoints(Path(self.args.output_dir)).values())[: -limit if limit else 0]:
-                if old != folder:
+                if old != folder and (best is None or step_of(old) != best.step):
                     remove(old)
-        self.evaluate_saved(folder, step)
+        self.control.should_training_stop |= best is not None and best.stop
 
-    def save_final(self, out: Path) -> None:
-        """Write the trained checkpoint, ``lineage.json`` last."""
+    def save_final(self, out: Path) -> int:
+        """Write the trained checkpoint, or the best one, ``lineage.json`` last; returns its step."""
         if self.is_world_process_zero():
             (out / LINEAGE).unlink(missing_ok=True)  # of a shorter training that this one extends
         self.save_model(str(out))
-        counts, steps = self.phases.totals(self.gather), self.args.max_steps
+        counts, steps, step = self.phases.totals(self.gather), self.args.max_steps, self.state.global_step
+        best = self.best()
+        if best is not None and first_process():
+            log.info("%s", best.describe(self.spec, step))
         if self.is_world_process_zero():
             with writing_checkpoint(out / "trainer_state.json"):
+                if best is not None and self.spec.load_best_model_at_end:
+                    copy_model(out / f"checkpoint-{best.step}", out)
                 self.state.save_to_json(str(out / "trainer_state.json"))
-            self.services.lineage(out, steps, steps, counts, self.source.canvas_lengths)
+        if best is not None and self.spec.load_best_model_at_end:
+            counts, step = self.services.counts(out / f"checkpoint-{best.step}"), best.step
+        if self.is_world_process_zero():
+            self.services.lineage(out, step, steps, counts, self.source.canvas_lengths)
+        return step
 
-    def evaluate_saved(self, folder: Path, step: int) -> None:
-        """Evaluate a checkpoint if its step is one to evaluate; the last one is."""
-        every = self.spec.eval_every
-        if every is None or (step % every and step < self.args.max_steps):
+    def evaluate_saved(self, folder: Path, step: int, final: bool = False) -> None:
+        """Evaluate a checkpoint if its step is one to evaluate; the ``final`` one is."""
+        if self.spec.eval_every is None or not (final or self.is_evaluation_due(step)):
             return
         if self.is_world_process_zero():
             with preserved_rng():
@@ -301,6 +349,8 @@ class _SaveAndLogCallback(TrainerCallback):
 
     def on_step_end(self, args: Any, state: Any, control: Any, **_: Any) -> Any:
         state.epoch = self.loop.epoch(state.global_step)
+        if self.loop.is_evaluation_due(state.global_step):
+            self.loop.validate()
         control.should_save = self.loop.is_save_due(state.global_step)
         control.should_log |= state.global_step == state.max_steps
         return control

@@ -14,6 +14,7 @@ from dare_bench.trainers.objective import Objective
 from dare_bench.trainers.policy import PolicyInTraining
 from dare_bench.trainers.settling import NotFiniteError
 from dare_bench.trainers.steps import StepShape
+from dare_bench.trainers.validation import Validation
 from dare_bench.training.processes import data_parallel_size, first_process
 from dare_bench.training.rows import Tokens
 from dare_bench.training.spec import TrainSpec
@@ -38,6 +39,9 @@ def run(objective: Objective, spec: TrainSpec, model: LoadedModel, data: Tokens,
     with tensorboard_folder(out / "logs"):
         loop = Loop(objective, spec, model, source, shape, services, arguments)
     source.attach(PolicyInTraining(loop))
+    if data.validation is not None:
+        place = arguments.process_index // together
+        loop.validation = Validation(objective, data.validation, shape, place, loop.forwards)
     if first_process():
         log.info("%s; this training makes %d", source.describe(), steps)
         if arguments.lr_scheduler_type != "constant" and arguments.get_warmup_steps(steps) >= steps:
@@ -45,14 +49,20 @@ def run(objective: Objective, spec: TrainSpec, model: LoadedModel, data: Tokens,
     last = loop.read_last_checkpoint(out)
     if spec.eval_every is not None:
         loop.catch_up(out)
+    if last is None or not loop.has_ended(last):
+        _train(loop, out, last)
+    step = loop.save_final(out)
+    loop.evaluate_saved(out, step, final=True)
+    loop.accelerator.wait_for_everyone()
+    assert model.network is not None
+    model.network.eval()
+    return out
+
+
+def _train(loop: Loop, out: Path, last: Path | None) -> None:
+    """The steps that are left; an error names a checkpoint to start from, if there is one."""
     try:
         loop.train(resume_from_checkpoint=str(last) if last else None)
     except NotFiniteError as error:
         saved = list(checkpoints(out).values())
         raise TrainingError(f"{error}, or start another training from {saved[-1]}" if saved else str(error)) from error
-    loop.save_final(out)
-    loop.evaluate_saved(out, steps)
-    loop.accelerator.wait_for_everyone()
-    assert model.network is not None
-    model.network.eval()
-    return out

@@ -49,14 +49,15 @@ _EVALUATION = {
 _PANEL = {
     name: panel
     for panel, names in {
-        "Data": "data task split rows max_length overlong",
+        "Data": "data task validation_data split rows max_length overlong",
         "Optimizer": "max_steps num_train_epochs per_device_train_batch_size gradient_accumulation_steps learning_rate "
         "lr_scheduler_type min_lr_rate warmup_steps weight_decay adam_beta1 adam_beta2 adam_epsilon max_grad_norm "
         "seed",
         "Memory and processes": "gradient_checkpointing bf16 fsdp sequence_parallel_size",
         "Adapter": "peft adapter quantize lora_r lora_alpha lora_dropout lora_targets",
         "Checkpoints and logs": "save_steps save_total_limit logging_steps report_to run_name",
-        "Evaluation": "eval_every eval_on_start",
+        "Evaluation": "eval_every eval_on_start metric_for_best_model greater_is_better load_best_model_at_end "
+        "early_stopping_patience early_stopping_threshold",
     }.items()
     for name in names.split()
 }

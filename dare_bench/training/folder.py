@@ -27,7 +27,7 @@ FILE = "train.json"
 WEIGHTS = "weights (*.safetensors)"
 _NAMES = frozenset({"base", "data"})
 """Names, which are not compared: the content hashes are."""
-_DERIVED = frozenset({"data_hash", "items", "batch"})
+_DERIVED = frozenset({"data_hash", "items", "batch", "canvas_length"})
 """Values that settings determine; named last in messages (another seed generates other rows of our own tasks)."""
 _LENGTH = frozenset({"max_steps", "num_train_epochs"})
 """Settings that determine nothing but the number of steps if the learning rate is constant."""

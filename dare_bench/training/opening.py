@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -19,14 +19,15 @@ from dare_bench.training.rewards import NO_FUNCTIONS, Functions
 from dare_bench.training.rollout_engine import open_rollout_engine
 from dare_bench.training.rows import Tokens
 from dare_bench.training.services import TrainingServices, open_model
-from dare_bench.training.spec import TrainSpec, train_spec
+from dare_bench.training.spec import BEST, TrainSpec, train_spec
 from dare_bench.training.tokens import tokenize
 
 _NOT_IDENTITY = frozenset(
     {
         "output_path", "device", "report_to", "run_name", "logging_steps", "save_steps", "save_total_limit", "eval",
         "eval_every", "eval_on_start", "fsdp", "sequence_parallel_size", "per_device_train_batch_size",
-        "gradient_accumulation_steps", "looks_per_forward", "model", "adapter", "data", "task", "options",
+        "gradient_accumulation_steps", "looks_per_forward", "model", "adapter", "data", "validation_data", "task",
+        "options",
     }
 )  # fmt: skip
 """Settings that do not define a training (place, division into micro-batches, output), or that are recorded
@@ -69,6 +70,12 @@ def open_training(
     data = tokenize(read_data(spec, kind.reads, memory), model.loaded, spec)
     method = kind(method.options, model.spec, data.canvas)
     settings = {**_identity(spec, method, data), **_rewards(method, functions)}
+    if spec.validation_data is not None:
+        if kind.reads == "prompts":
+            raise UsageError(f"validation_data: {spec.method} learns from rewards; give eval_tasks instead")
+        rows = spec.model_copy(update={"data": spec.validation_data, "task": None, "split": "validation", "rows": None})
+        validation = tokenize(read_data(rows, kind.reads), model.loaded, rows)
+        data, settings["validation_hash"] = replace(data, validation=validation), validation.hash
     return OpenTraining(spec, model, method, data, settings, TrainingServices(spec, settings, method, functions))
 
 
@@ -105,7 +112,8 @@ def combined(spec: TrainSpec | None, fields: Mapping[str, Any]) -> TrainSpec:
 
 def _identity(spec: TrainSpec, method: Any, data: Tokens) -> dict[str, Any]:
     """The settings that define a training. The batch size does, its division into micro-batches and processes not."""
-    settings = spec.model_dump(mode="json", exclude=set(_NOT_IDENTITY))
+    unset = {name for name in BEST if getattr(spec, name) == TrainSpec.model_fields[name].default}
+    settings = spec.model_dump(mode="json", exclude={*_NOT_IDENTITY, *unset})
     items = len(data.items) * method.uses_of_item
     processes = data_parallel_size(spec.sequence_parallel_size)
     batch = spec.rows_per_forward * spec.gradient_accumulation_steps * processes

@@ -101,3 +101,5 @@ class Tokens:
     records: tuple[RewardPrompt, ...] = ()
     """Of kind ``prompts``: each item's prompt as text, with what its reward needs."""
     limit: int | None = None
+    validation: Tokens | None = None
+    """Rows for the validation loss."""

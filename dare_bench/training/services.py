@@ -13,7 +13,7 @@ from dare_bench.engine.hints import checked_harness
 from dare_bench.engine.identity import same_evaluation
 from dare_bench.engine.opening import open_checkpoint
 from dare_bench.engine.plan import plan
-from dare_bench.errors import DataError, RunError, UsageError
+from dare_bench.errors import DataError, RunError, UsageError, unknown
 from dare_bench.loading import locate
 from dare_bench.protocols import LoadedModel
 from dare_bench.run_fields import run_fields
@@ -40,17 +40,26 @@ class TrainingServices:
         self._parents = lineage.read(locate(spec.adapter or spec.model))
 
     def check(self, model: LoadedModel) -> None:
-        """Raise UsageError or DataError before training if none of the planned evaluations is possible."""
+        """Raise UsageError or DataError before training if none of the planned evaluations is possible, or if none has
+        the metric of the best checkpoint."""
         planned = plan(self._fields({"model": self.spec.model})) if self.spec.eval else []
         refused: list[Exception] = []
+        pairs = ("rewards/accuracies", "rewards/margins") if self.method.reads == "pairs" else ()
+        metrics: set[str] | None = {"loss", *pairs} if self.spec.validation_data else set()
         for run in planned:
             try:
                 spec = resolve_spec(None, None, {**run.fields, "limit": 1, "samples": None})[0]
-                checked_harness(spec)(spec, model).requests()
+                source = checked_harness(spec)(spec, model)
+                source.requests()
+                names = source.metrics()
+                metrics = None if metrics is None or names is None else metrics | set(names)
             except (UsageError, DataError) as error:
                 refused.append(error)
         if refused and len(refused) == len(planned):
             raise refused[0]
+        metric = (self.spec.best_metric or "").removeprefix("eval_")
+        if metric and metrics is not None and metric not in metrics:
+            raise unknown("metric_for_best_model", metric, metrics)
 
     def open(self, checkpoint: str | None) -> LoadedModel:
         """Another model, opened with this training's settings; None: the starting checkpoint."""

@@ -28,6 +28,11 @@ WITH_FLOOR = "cosine_with_min_lr"
 MIN_LR_RATE = 0.1
 """Its default, which is that of the published recipe of coupled-GRPO."""
 
+BEST = (
+    "metric_for_best_model", "greater_is_better", "load_best_model_at_end", "early_stopping_patience",
+    "early_stopping_threshold",
+)  # fmt: skip
+"""Settings of the best checkpoint, by transformers' names."""
 MAX_STEPS, MAX_EPOCHS = 10**9, 1e6
 """Maximum number of optimizer steps, and of passes over the data, that a setting can ask for."""
 
@@ -52,6 +57,9 @@ class TrainSpec(BaseModel):
     task: str | None = Field(None, description="Training data: our own task's training split (dare_sudoku, ...).")
     output_path: str = Field(description="Output folder of the trained checkpoint; the same command resumes in it.")
 
+    validation_data: str | None = Field(
+        None, description="Rows for a validation loss, as --data (of a folder or hub id, the split validation)."
+    )
     split: str = Field("train", description="Split of a hub data set.")
     rows: int | None = Field(None, ge=1, description="First N rows of the data.")
     max_length: int | None = Field(
@@ -137,6 +145,19 @@ class TrainSpec(BaseModel):
     eval_every: int | None = Field(
         None, ge=1, description="Evaluate and save every N steps; the final checkpoint is always evaluated."
     )
+    metric_for_best_model: str | None = Field(
+        None,
+        description="Metric of the best checkpoint: loss (of the validation data) or TASK/METRIC, at every eval_every "
+        "(default: loss, with validation data and load_best_model_at_end or early_stopping_patience).",
+    )
+    greater_is_better: bool | None = Field(
+        None, description="Is a greater metric better (default: unless its name ends with loss)."
+    )
+    load_best_model_at_end: bool = Field(False, description="Output the best checkpoint instead of the last one.")
+    early_stopping_patience: int | None = Field(
+        None, ge=1, description="Stop after so many evaluations in a row whose metric_for_best_model is no better."
+    )
+    early_stopping_threshold: float = Field(0.0, ge=0, description="Difference that a better metric has to exceed.")
     eval_on_start: bool = Field(False, description="Also evaluate the starting checkpoint.")
     eval: dict[str, Any] = Field(
         default_factory=dict, description="What is evaluated: fields of an evaluation (tasks, limit, gen_kwargs, ...)."
@@ -185,6 +206,24 @@ class TrainSpec(BaseModel):
         """Number of optimizer steps over ``rows`` rows, ``batch`` rows in each step."""
         return optimizer_steps(self.max_steps, self.num_train_epochs, rows, batch)
 
+    @property
+    def best_metric(self) -> str | None:
+        """The name of ``metric_for_best_model`` in the log."""
+        name = self.metric_for_best_model
+        return None if name is None else f"eval_{name.removeprefix('eval_')}"
+
+    @model_validator(mode="before")
+    @classmethod
+    def _best(cls, values: Any) -> Any:
+        """The defaults that the best checkpoint has where one is wanted."""
+        given = dict(values)
+        wanted = given.get("load_best_model_at_end") or given.get("early_stopping_patience") is not None
+        if wanted and given.get("validation_data") and given.get("metric_for_best_model") is None:
+            given["metric_for_best_model"] = "loss"
+        if given.get("metric_for_best_model") is not None and given.get("greater_is_better") is None:
+            given["greater_is_better"] = not str(given["metric_for_best_model"]).endswith("loss")
+        return given
+
     @field_validator("lora_targets", "report_to", mode="before", json_schema_input_type=str | Sequence[str])
     @classmethod
     def _split(cls, value: Any) -> Any:
@@ -195,8 +234,13 @@ class TrainSpec(BaseModel):
         if (self.data is None) == (self.task is None):
             given = "both are given" if self.data is not None else "neither is given"
             raise ValueError(f"data and task are the sources of rows, and {given}; give one of them")
-        if self.eval_every is not None and not self.eval:
-            raise ValueError("eval_every needs something to evaluate; give eval_tasks or eval_suite")
+        if self.eval_every is not None and not self.eval and self.validation_data is None:
+            raise ValueError("eval_every needs something to evaluate; give eval_tasks, eval_suite or validation_data")
+        wanted = [name for name in BEST if getattr(self, name) != type(self).model_fields[name].default]
+        if wanted and self.metric_for_best_model is None:
+            raise ValueError(f"{wanted[0]} needs a metric; give metric_for_best_model or validation_data")
+        if wanted and self.eval_every is None:
+            raise ValueError(f"{wanted[0]} needs evaluations during the training; give eval_every")
         for name, value in self:
             default = DEFAULTS.get(name, type(self).model_fields[name].default)
             if self.peft is None and name.startswith("lora_") and value not in (None, default):

@@ -124,6 +124,18 @@ class LmEvalSource(TaskSource):
                 self.notes += equal_repeats(self.model, self._requests)
         return self._requests
 
+    def metrics(self) -> list[str] | None:
+        """The scores of tasks by the filters that each has; None if a group has scores of its own."""
+        loaded = self._tasks.load(self._names)
+        if loaded.get("groups"):
+            return None
+        return [
+            f"{name}/{metric}" + ("" if pipeline.name == "none" else f",{pipeline.name}")
+            for name, task in loaded["tasks"].items()
+            for metric in task.aggregation()
+            for pipeline in getattr(task, "_filters", ())
+        ]
+
     def watch(self, sample: Sample) -> None:
         """Start the tests of generated code for a finished sample. Never waits and never raises."""
         self._code.watch(sample)

@@ -1,0 +1,75 @@
+"""The best checkpoint of a training by a metric of its evaluations, and when to stop.
+
+Both follow from the log alone, so that a resume needs no state of its own; patience and threshold are those of
+``transformers.EarlyStoppingCallback``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from types import SimpleNamespace
+from typing import Any
+
+from accelerate.utils import broadcast_object_list
+from transformers import EarlyStoppingCallback
+
+from dare_bench.errors import TrainingError
+from dare_bench.training.processes import first_process
+from dare_bench.training.spec import TrainSpec
+
+
+@dataclass(frozen=True)
+class Best:
+    """The step and the value of the best evaluation, and whether ``early_stopping_patience`` is exhausted."""
+
+    step: int
+    value: float
+    stop: bool
+
+    def describe(self, spec: TrainSpec, last: int) -> str:
+        """The result after the ``last`` step, for the user."""
+        text = f"best checkpoint: step {self.step} of {last}, {spec.metric_for_best_model}={self.value:.6g}"
+        return f"{text}; stopped early, no better one in {spec.early_stopping_patience} evaluations" * self.stop or text
+
+
+def agreed(spec: TrainSpec, log: Sequence[Mapping[str, Any]]) -> Best | None:
+    """:func:`best_of` by the log of the first process, which has all scores, in all processes."""
+    judged: list[Best | TrainingError | None] = [None]
+    if first_process():
+        try:
+            judged = [best_of(spec, log)]
+        except TrainingError as error:
+            judged = [error]
+    broadcast_object_list(judged)
+    if isinstance(judged[0], TrainingError):
+        raise judged[0]
+    return judged[0]
+
+
+def best_of(spec: TrainSpec, log: Sequence[Mapping[str, Any]]) -> Best | None:
+    """The best of the evaluations in a log (equal ones: the first); None if it has none.
+
+    Raises:
+        TrainingError: evaluations without the metric.
+    """
+    metric = spec.best_metric
+    assert metric is not None
+    values = {int(entry["step"]): float(entry[metric]) for entry in log if metric in entry}
+    if not values:
+        found = sorted({name for entry in log for name in entry if name.startswith("eval_")})
+        if found:
+            raise TrainingError(
+                f"metric_for_best_model={spec.metric_for_best_model!r}: no evaluation has it; they have "
+                f"{', '.join(name.removeprefix('eval_') for name in found)}"
+            )
+        return None
+    patience = EarlyStoppingCallback(spec.early_stopping_patience or 1, spec.early_stopping_threshold)
+    greater = spec.greater_is_better
+    settings, state, best = SimpleNamespace(greater_is_better=greater), SimpleNamespace(best_metric=None), 0
+    for step, value in sorted(values.items()):
+        patience.check_metric_value(settings, state, None, value)
+        if state.best_metric is None or (value > state.best_metric if greater else value < state.best_metric):
+            state.best_metric, best = value, step
+    exhausted = patience.early_stopping_patience_counter >= patience.early_stopping_patience
+    return Best(best, state.best_metric, spec.early_stopping_patience is not None and exhausted)

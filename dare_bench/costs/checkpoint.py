@@ -40,7 +40,7 @@ class Network:
         return (self.arch.layers,) if self.arch.by_layer or self.arch.layers <= few[1] else few
 
 
-class Published:
+class PublishedCheckpoint:
     """A checkpoint that is not on this machine: what samplers and trainings ask of an opened one. No number of tokens
     or forwards depends on its special ids and context limit, which are made up."""
 
@@ -87,9 +87,8 @@ class Published:
 
 
 def find(model: str, family: str | None = None) -> tuple[Any, Network, str]:
-    """A checkpoint of this machine, opened without its weights, or a :class:`Published` one; its network, and the dtype
-    of its published weights. Nothing is downloaded. Raises CheckpointError: nothing is known of it, or of its network.
-    """
+    """A checkpoint of this machine, opened without its weights, or one of a recipe; its network, and the dtype of its
+    published weights. Nothing is downloaded. Raises CheckpointError: nothing is known of it, or of its network."""
     if (folder := here(model)) is not None:
         entry, config = family_of(folder, family), read_config(folder)
         opener = entry.load()
@@ -104,5 +103,5 @@ def find(model: str, family: str | None = None) -> tuple[Any, Network, str]:
             f"nothing to estimate from: the checkpoint {model!r} is not on this machine, and no recipe has it"
             f"{suggestion(model, files)}; give its folder, or a hub id of dare-bench ls recipes"
         )
-    published = Published(files[model], family)
+    published = PublishedCheckpoint(files[model], family)
     return published, published.network, "bfloat16"

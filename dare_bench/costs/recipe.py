@@ -8,7 +8,7 @@ from dataclasses import asdict, dataclass
 from math import ceil
 from typing import Any
 
-from dare_bench.costs.checkpoint import Network, Published
+from dare_bench.costs.checkpoint import Network, PublishedCheckpoint
 from dare_bench.costs.gpus import Gpu, gpu_named
 from dare_bench.errors import UsageError
 from dare_bench.recipe_schema import TestSet
@@ -81,7 +81,8 @@ def estimate(recipe: Recipe, overrides: Mapping[str, Any] | None = None, gpu: st
     device, run, facts = gpu_named(gpu), recipe.entry.run, recipe.file.facts
     fields = merged(recipe.fields(), {name: value for name, value in (overrides or {}).items() if value is not None})
     assert run is not None  # otherwise ``fields`` raises
-    model, test_set, by_authors = Published(recipe.file, fields["family"]), recipe.entry.published.test_set, None
+    model = PublishedCheckpoint(recipe.file, fields["family"])
+    test_set, by_authors = recipe.entry.published.test_set, None
     documents = _documents(recipe.name, test_set, fields)
     prompt, note = _prompt(run.shots if fields.get("num_fewshot") is None else fields["num_fewshot"], test_set)
     notes = [note, f"{device.text}, {ROWS} rows to a forward pass; loading and scoring take no time"]

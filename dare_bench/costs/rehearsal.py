@@ -12,7 +12,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from dare_bench.costs.rows import Rows
+from dare_bench.costs.rows import SampledRows
 from dare_bench.training.spec import TrainSpec
 from dare_bench.types import Event, Generation, Request, Reward, RewardPrompt, Sample
 
@@ -83,7 +83,7 @@ class Rehearsal:
         return max(spec.gradient_accumulation_steps, ceil(len(self.looks) / limit))
 
 
-def rehearse(method: Any, spec: TrainSpec, model: Any, rows: Rows, groups: int) -> Rehearsal:
+def rehearse(method: Any, spec: TrainSpec, model: Any, rows: SampledRows, groups: int) -> Rehearsal:
     """A step of one of the ``groups`` of processes that have rows of their own."""
     policy, items = (
         _Policy(model, groups, spec.max_steps or 1),

@@ -17,7 +17,7 @@ from typing import Any
 import torch
 
 from dare_bench import recipes
-from dare_bench.costs.checkpoint import Network, Published
+from dare_bench.costs.checkpoint import Network, PublishedCheckpoint
 from dare_bench.costs.trace import answering
 from dare_bench.errors import MemoryLimitError, UsageError, unknown
 from dare_bench.registry import registry
@@ -64,7 +64,7 @@ def published(like: str, layers: int) -> Network:
     """
     names = sorted(registry().names("recipe"))
     found = [like] if like in names else [name for name in names if name.startswith(like)]
-    networks = [Published(recipes.load(name)).network for name in found]
+    networks = [PublishedCheckpoint(recipes.load(name)).network for name in found]
     if not found:
         raise unknown("recipe", like, names)
     arch = networks[0].arch

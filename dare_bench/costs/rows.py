@@ -7,7 +7,7 @@ from statistics import mean
 from typing import Any
 
 from dare_bench import recipes
-from dare_bench.costs.checkpoint import Published
+from dare_bench.costs.checkpoint import PublishedCheckpoint
 from dare_bench.costs.recipe import TEMPLATE_TOKENS
 from dare_bench.registry import registry
 from dare_bench.training.data import hub_data, read_data
@@ -24,7 +24,7 @@ UNKNOWN_TOKENS, UNKNOWN_ROWS = 256, 10_000
 
 
 @dataclass(frozen=True)
-class Rows:
+class SampledRows:
     """``count`` items of an epoch; ``some`` of them, which a training's checks read; and how tokens were counted."""
 
     count: int
@@ -40,7 +40,7 @@ class Rows:
         return replace(self.some, items=(item,) * count, records=records)
 
 
-def rows_of(spec: TrainSpec, kind: Kind, model: Any) -> Rows:
+def rows_of(spec: TrainSpec, kind: Kind, model: Any) -> SampledRows:
     """The rows of a training, tokenized as in it if the checkpoint is on this machine. Raises UsageError, DataError:
     the training would refuse them."""
     known, name, canvas, records = hub_data(spec.task), "", None, tuple[RewardPrompt, ...]()
@@ -48,9 +48,9 @@ def rows_of(spec: TrainSpec, kind: Kind, model: Any) -> Rows:
         few = spec.model_copy(update={"rows": min(spec.rows or SAMPLED_ROWS, SAMPLED_ROWS)})
         data = read_data(spec if spec.max_steps is None else few, kind)
         count, data = len(data.rows), replace(data, rows=data.rows[:SAMPLED_ROWS])
-        if not isinstance(model, Published):
+        if not isinstance(model, PublishedCheckpoint):
             some = tokenize(data, model, spec)  # which drops rows that are too long, as the training does
-            return Rows(round(count * len(some.items) / len(data.rows)), some, "its tokenizer")
+            return SampledRows(round(count * len(some.items) / len(data.rows)), some, "its tokenizer")
         name, canvas, records = data.name, data.canvas, tuple(r for r in data.rows if isinstance(r, RewardPrompt))
         prompt, answer = (mean(sizes) / CHARACTERS for sizes in zip(*map(_characters, data.rows), strict=True))
         source = f"characters / {CHARACTERS:g}"
@@ -68,7 +68,7 @@ def rows_of(spec: TrainSpec, kind: Kind, model: Any) -> Rows:
     row = TokenRow((0,) * kept, (0,) * (0 if kind == "prompts" else min(round(answer), limit - kept)), "", 0)
     items = ((row,) * (2 if kind == "pairs" else 1),)
     canvas = canvas or default_canvas(items, model.spec, spec.max_length or model.spec.context_limit)
-    return Rows(count, Tokens(kind, items, "", name, canvas, records), source)
+    return SampledRows(count, Tokens(kind, items, "", name, canvas, records), source)
 
 
 def _characters(row: Any) -> tuple[float, float]:

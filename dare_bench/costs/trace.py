@@ -48,7 +48,7 @@ class Trace:
     trained: float
 
 
-class Meter(TorchDispatchMode):
+class TraceMeter(TorchDispatchMode):
     """Counts what is computed inside it, and the bytes of all storages that it has seen and that are still in use."""
 
     def __init__(self) -> None:
@@ -85,7 +85,7 @@ def traced(
 
     def at(layers: int) -> Trace:
         shapes = network.shapes(layers, dtype, adapter)
-        with FakeTensorMode(allow_non_fake_inputs=True), Meter() as meter:
+        with FakeTensorMode(allow_non_fake_inputs=True), TraceMeter() as meter:
             for module in shapes.modules():
                 for name, w in module._parameters.items():
                     if w is not None:

@@ -16,7 +16,7 @@ from typing import Any
 from dare_bench.costs.checkpoint import Network, find
 from dare_bench.costs.gpus import Gpu, gpu_named
 from dare_bench.costs.recipe import decoding
-from dare_bench.costs.rows import Rows, rows_of
+from dare_bench.costs.rows import SampledRows, rows_of
 from dare_bench.errors import UsageError, unknown
 from dare_bench.loading import here
 from dare_bench.protocols import AdapterSettings
@@ -54,7 +54,7 @@ class StepEstimate:
     model: Any
     network: Network
     dtype: str
-    rows: Rows
+    rows: SampledRows
     method: Any
     rehearsal: Any
     _traced: dict[Any, Any] = field(default_factory=dict, repr=False)

@@ -14,7 +14,7 @@ from dare_bench.training.data import hub_data, read_data
 from dare_bench.training.rows import Kind, PreferencePair, TokenRow, Tokens
 from dare_bench.training.sources import find_files
 from dare_bench.training.spec import TrainSpec
-from dare_bench.training.tokens import default_canvas, tokenize
+from dare_bench.training.tokens import tokenize
 from dare_bench.types import RewardPrompt
 
 SAMPLED_ROWS = 256
@@ -67,8 +67,7 @@ def rows_of(spec: TrainSpec, kind: Kind, model: Any) -> SampledRows:
     kept = min(round(prompt), limit - 1)
     row = TokenRow((0,) * kept, (0,) * (0 if kind == "prompts" else min(round(answer), limit - kept)), "", 0)
     items = ((row,) * (2 if kind == "pairs" else 1),)
-    canvas = canvas or default_canvas(items, model.spec, spec.max_length or model.spec.context_limit)
-    return SampledRows(count, Tokens(kind, items, "", name, canvas, records), source)
+    return SampledRows(count, Tokens(kind, items, "", name, canvas, records, spec.max_length), source)
 
 
 def _characters(row: Any) -> tuple[float, float]:

@@ -11,6 +11,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from math import ceil
+from statistics import mean
 from typing import Any
 
 from dare_bench.costs.checkpoint import Network, find
@@ -202,7 +203,7 @@ class StepEstimate:
     def about(self) -> str:
         """The size of a step, in words."""
         kind = "completions in rows" if self.rehearsal.request is not None else "items with rows"
-        return f"{self.items} {kind} of {self.rehearsal.looks.batch.lengths[0]} tokens"
+        return f"{self.items} {kind} of {mean(self.rehearsal.looks.batch.lengths):.0f} tokens"
 
 
 def estimate(

@@ -91,7 +91,9 @@ def test_processes_share_a_group_and_an_epoch_counts_each_use() -> None:
 def test_noised_rows_and_pairs() -> None:
     sft = asked(method="sft", bf16=True, peft=None, fsdp=True)
     assert list(sft.phases) == ["update"] and sft.fits
-    assert sft.about == "64 items with rows of 221 tokens", "93 of a prompt, a canvas of 128"
+    lengths = sft.rehearsal.looks.batch.lengths
+    assert len(lengths) == 8 and min(lengths) > 93, "a prompt, and canvases whose length is drawn"
+    assert sft.about == f"64 items with rows of {sum(lengths) / 8:.0f} tokens"
     dpo = asked(method="dpo", task=None, data="org/pairs", bf16=True)
     assert len(dpo.rehearsal.looks) == 8 * 2
     assert dpo.phases["score"].rows == 2 * 8 * 2, "the adapter is off for the reference, so values come apart"

@@ -20,7 +20,7 @@ from dare_bench.types import Event, Generation, Request, Reward, RewardPrompt, S
 class _Policy:
     """What a source of completions asks of the model in training; counts forwards of single rows."""
 
-    reference, version, sampled, scored = None, 0, 0, 0
+    reference, version, has_dropout, sampled, scored = None, 0, False, 0, 0
     request: Request | None = None
 
     def __init__(self, model: Any, groups: int, steps: int) -> None:

@@ -50,20 +50,21 @@ RL = {
         ("d1", {}, (1.0, 1.75, 1.0)),
         ("d1", {"beta": 0.0}, (1.0, 0.75, 1.0)),
         ("d1", {"rollout": {}}, (0.5, 1.75, 1.0)),  # its paper's: half as many forwards as tokens
-        ("d1", {"peft": "lora"}, (1.0, 2.75, 1.0)),
+        ("d1", {"peft": "lora"}, (1.0, 1.75, 1.0)),  # the reference does not part its values from the update
         ("coupled_grpo", {"beta": 0.0, "gradient_accumulation_steps": 2}, (1.0, 4.5, 3.0)),
         ("espo", {"num_iterations": 1, "num_mc": 3, "beta": 0.0}, (4.0, 0.0, 6.0)),
-        ("cj_grpo", {"rollout": {"steps": 2, "block_length": 4}}, (0.5, 3.5, 2.0)),
+        # Its looks are the same in all steps, so that old values are computed once.
+        ("cj_grpo", {"rollout": {"steps": 2, "block_length": 4}}, (0.5, 2.5, 2.0)),
         # A tree of 2 x 2 has 6 segments of 2 forwards for 4 leaves, and 3 looks.
-        ("dtreerpo", {"tree_branch_factor": 2, "distillation": 0.0}, (0.75, 0.75 * 1.75, 0.75)),
-        # Values of the policy in each step, where an update is divided.
+        ("dtreerpo", {"tree_branch_factor": 2, "distillation": 0.0}, (0.75, 0.75 * 1.25, 0.75)),
+        # Values of the policy in each step, where an update is divided, unless each look has a loss of its own.
         ("spg", {"num_iterations": 1, "gradient_accumulation_steps": 2}, (4.0, 2.0, 2.0)),
         (
             "mdpo",
             {"num_iterations": 1, "beta": 0.0, "confidence_weights": True, "looks_per_forward": 3},
-            (4.0, 4.0, 4.0),
+            (4.0, 0.0, 4.0),
         ),
-        ("cj_grpo", {"num_iterations": 1, "beta": 0.0, "importance_cap": 2.0, "looks_per_forward": 3}, (4.0, 4.0, 4.0)),
+        ("cj_grpo", {"num_iterations": 1, "beta": 0.0, "importance_cap": 2.0, "looks_per_forward": 3}, (4.0, 0.0, 4.0)),
         # Blocks of 4, in as many forwards; the learner sees all blocks of a forward at once.
         ("just_grpo", {"model": "tiny-sdar-base", "num_iterations": 1, "rollout": {}}, (8.0, 0.0, 4.0)),
         ("bgpo", {"model": "tiny-sdar-base", "num_iterations": 1, "rollout": {}}, (8.0, 0.0, 16.0)),

@@ -66,6 +66,8 @@ def assumed(step: StepEstimate) -> Iterator[str]:
         yield "every completion takes the most forwards of its sampler, and has a gradient"
     if step.spec.adapter:
         yield f"the adapter {step.spec.adapter} has the rank and the targets of --lora-r and --lora-targets"
+    if step.spec.quantize:
+        yield f"the base takes the memory of its dtype: that it is held in {step.spec.quantize} is not counted"
     if step.seconds is None:
         yield "no time: products are float32 (give --bf16), and the data sheets' rates are of bfloat16"
     elif step.spec.peft and not step.spec.bf16:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from copy import deepcopy
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import torch
@@ -74,6 +74,7 @@ class DeviceState:
         if self.soft is not None:
             soft_ND = self.soft.predicted(network, logits_NV, positions, self.kinds, groups)
         decision = decide(self.kinds, groups, logits_NV, positions, self.rows)
+        decision = replace(decision, after_N=decision.after(positions))
         self.write(positions, decision, soft_ND)
         self.count(positions, decision)
         return positions, decision

@@ -151,8 +151,8 @@ class TurnFrame:
         for (_, own), (_, given) in zip(_tensors(self.state, self.view), _tensors(state, view), strict=True):
             if own is not given:
                 own.copy_(given)
-        for (own, name), (given, _) in zip(_own(self.state), _own(state), strict=True):
-            setattr(given, name, getattr(own, name))
+        for (mine, name), (other, _) in zip(_own(self.state), _own(state), strict=True):
+            setattr(other, name, getattr(mine, name))
         self._repeat_mask()
         if self.view.view.gathered is not None:
             assert state.pack is not None and state.pack.plan.cached is not None

@@ -198,6 +198,11 @@ class Decision:
     near_R: Tensor | None = None
     """Rows in which rounding could have changed it; None: not recorded."""
 
+    after_N: Tensor | None = None
+    """The tokens at the positions after it, once it is made."""
+
     def after(self, positions: Positions) -> Tensor:
         """The tokens at the positions after it, [N]."""
+        if self.after_N is not None:
+            return self.after_N
         return torch.where(self.written_N, self.token_N, positions.current_N)

@@ -22,7 +22,7 @@ from dare_bench.runs.reader import Run
 from dare_bench.training.rewards import NO_FUNCTIONS, Functions, rewards
 from dare_bench.training.rollout_engine import sampled_by
 from dare_bench.training.spec import TrainSpec
-from dare_bench.types import Reward, RewardPrompt
+from dare_bench.types import CheckpointSettings, Reward, RewardPrompt
 
 log = logging.getLogger("dare_bench")
 
@@ -98,14 +98,8 @@ class TrainingServices:
         }
 
     def _evaluate(self, model: dict[str, Any], step: int) -> list[Run]:
-        opened = {
-            "family": self.spec.family,
-            "model_args": self.spec.model_args,
-            "quantize": self.spec.quantize,
-            **model,
-        }
         runs = []
-        for outcome in evaluate_all(plan(self._fields(opened))) if self.spec.eval else ():
+        for outcome in evaluate_all(plan(self._fields(model))) if self.spec.eval else ():
             if outcome.run is not None:
                 runs.append(outcome.run)
                 self._runs[outcome.run.path] = (step, outcome.run)
@@ -134,7 +128,7 @@ class TrainingServices:
 
     def _fields(self, model: dict[str, Any]) -> dict[str, Any]:
         """The fields of the evaluation of a model."""
-        opened = {"device": self.spec.device, "dtype": self.spec.dtype, **model}
+        opened = {**opening(self.spec), "model_args": self.spec.model_args, "adapter": None, **model}
         given = {name: value for name, value in opened.items() if value}
         runs = str(Path(self.spec.output_path) / "runs")
         return {**given, **run_fields(None, self.spec.eval), "output_path": runs}
@@ -170,11 +164,20 @@ class TrainingServices:
         return None if record is None else lineage.counts(record)
 
 
+def opening(spec: TrainSpec) -> dict[str, Any]:
+    """The settings with which a training opens checkpoints, besides those in ``model_args``."""
+    return {name: getattr(spec, name) for name in CheckpointSettings.model_fields if name in TrainSpec.model_fields}
+
+
 def open_model(spec: TrainSpec) -> Any:
     """The model in the dtype of training: trained weights are float32 by default."""
     dtype = spec.dtype or (None if spec.peft else "float32")
-    named = {"adapter": spec.adapter, "device": spec.device, "dtype": dtype, "family": spec.family}
-    arguments = {**named, **spec.model_args, **({} if spec.quantize is None else {"quantize": spec.quantize})}
+    arguments = {
+        **opening(spec),
+        "dtype": dtype,
+        **spec.model_args,
+        **({} if spec.quantize is None else {"quantize": spec.quantize}),
+    }
     if arguments.get("quantize") is not None and (spec.peft is None or spec.fsdp):
         reason = "quantized weights are not trained; give --peft lora" if spec.peft is None else "FSDP cannot shard it"
         raise UsageError(f"quantize={arguments['quantize']!r}: {reason}, or leave it out")

@@ -47,7 +47,7 @@ READS = {"_local_scalar_dense", "nonzero", "masked_select", "equal", "bincount",
 COPIES = {"_to_copy", "copy_", "copy"}
 PLACED = {"index", "index_put_", "index_put", "_index_put_impl_"}
 """Operations that take indices on the host for a tensor on the device, and copy them there."""
-AS_ONE = {"scaled_dot_product_attention"}
+AS_ONE = {"scaled_dot_product_attention", "rms_norm"}
 """Operations of several that are one launch on a GPU."""
 EMPTY = {"empty", "empty_like", "empty_strided", "new_empty", "new_empty_strided", "_unsafe_view", "detach",
          "_reshape_alias", "lift_fresh"}  # fmt: skip
@@ -82,6 +82,11 @@ class OnDevice(Tensor):
     def untyped_storage(self) -> torch.UntypedStorage:
         """To tell by its address which tensors share their memory."""
         return self.held.untyped_storage()
+
+    def __getitem__(self, at: Any) -> Tensor:
+        """Lists as tensors of the host, since PyTorch would make them on the device past its dispatcher."""
+        parts = at if isinstance(at, tuple) else (at,)
+        return super().__getitem__(tuple(torch.tensor(part) if isinstance(part, list) else part for part in parts))
 
     def tolist(self) -> Any:
         _count("waits", "tolist")

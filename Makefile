@@ -14,7 +14,7 @@ QUICK := tests/parity tests/cli/test_cli_eval.py tests/cli/test_read_verbs.py $(
 	$(addprefix $(UNIT)/runs/test_, reader.py schema.py) $(UNIT)/sandbox/test_run.py \
 	tests/unit/model_adapters/sampling/test_parts.py
 
-.PHONY: venv demo test quick regress check keywords bench clean
+.PHONY: venv demo test quick regress check keywords bench gpu clean
 
 venv: $(VENV)/.installed
 
@@ -60,6 +60,10 @@ bench: venv
 	@$(BIN)/python scripts/bench/rl.py
 	@$(BIN)/python scripts/bench/board.py
 
+# Without venv: it runs by the Python that has PyTorch for the GPU.
+gpu:
+	@$(PYTHON) scripts/gpu.py --output gpu
+
 clean:
-	rm -rf $(VENV) build dist demo regress .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
+	rm -rf $(VENV) build dist demo regress gpu .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +

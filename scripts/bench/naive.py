@@ -36,6 +36,7 @@ def decode(
     steps: int,
     *,
     block_causal: bool = False,
+    device: str = "cpu",
 ) -> list[list[int]]:
     """Greedy low-confidence decoding of prompts of one length; returns the responses.
 
@@ -45,7 +46,7 @@ def decode(
         block_causal: SDAR's static decoding: a forward sees the sequence up to the end of the block, computed again in
             every step; the block length must divide the prompt. Otherwise LLaDA's: a forward sees the whole sequence.
     """
-    x = torch.tensor([prompt + [mask_id] * gen_length for prompt in prompts])
+    x = torch.tensor([prompt + [mask_id] * gen_length for prompt in prompts], device=device)
     first = len(prompts[0])
     for begin in range(first, first + gen_length, block_length):
         end = begin + block_length

@@ -1,0 +1,231 @@
+"""What to do first with a GPU, in the order of its value: are the values right, then how fast is it.
+
+    python scripts/gpu.py --output gpu [--minutes 20] [--device cuda] [--only attention,roofline] [--again]
+
+Each part runs in a process of its own within its limit of minutes, and its lines are kept in OUTPUT/state.json: the
+same command goes on after the parts that are done. OUTPUT/speed.md has the measured rows in the form of docs/speed.md.
+It takes torch, transformers, safetensors, tokenizers and what the core reads settings with; no harness.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import statistics
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).resolve().parents[1]
+sys.path[:0] = [str(ROOT), str(ROOT / "scripts" / "bench")]  # the package need not be installed
+
+NEEDED = {"torch": "torch", "transformers": "transformers", "safetensors": "safetensors", "tokenizers": "tokenizers",
+          "pydantic": "pydantic", "yaml": "pyyaml", "numpy": "numpy", "jinja2": "jinja2"}  # fmt: skip
+"""Packages that the core imports, by the names of their modules."""
+MODELS = ("tiny-llada", "tiny-dream", "tiny-sdar", "tiny-llada2")
+QUESTIONS = ("2 + 3 =", "a", "sudoku\n.3.4\n4..3\n.431\n.14.\n=", "17 - 9 =")
+Lines = Iterator[str]
+
+
+def values(device: str, quick: bool) -> Lines:
+    """Tokens and log-likelihoods in float32, of every bundled family, against those of this machine's CPU."""
+    import dare_bench
+
+    for name in MODELS[:1] if quick else MODELS:
+        cpu = dare_bench.load(name, device="cpu")
+        for attention in ("padded", "sdpa"):
+            model = dare_bench.load(name, device=device, dtype="float32", attention=attention)
+            first, second = ([a.tokens for a in m.generate(QUESTIONS, gen_length=16)] for m in (cpu, model))
+            pairs = [(question, " 5") for question in QUESTIONS]
+            scores = ([a.value for a in m.loglikelihood(pairs)] for m in (cpu, model))
+            apart = max(abs(a - b) for a, b in zip(*scores, strict=True))
+            same = sum(a == b for a, b in zip(first, second, strict=True))
+            yield f"{name}, {attention}: {same} of {len(first)} answers equal, log-likelihoods {apart:.1e} apart"
+            if apart > 1e-3 or same < len(first) - 1:
+                raise SystemExit(f"error: {name} on {device} is another model; 1e-3 and one near tie are allowed")
+
+
+def attention(device: str, quick: bool) -> Lines:
+    """Logits of ``auto`` against those of ``sdpa``, in the same dtype."""
+    import dare_bench
+
+    ids = list(range(5, 105))
+    for name in MODELS[:1] if quick else MODELS:
+        for dtype, allowed in (("float32", 1e-4), ("bfloat16", 5e-2)):
+            auto, plain = (dare_bench.load(name, device=device, dtype=dtype, attention=a) for a in ("auto", "sdpa"))
+            want, got = plain.logits(ids), auto.logits(ids)
+            apart = float((got - want).abs().max() / want.abs().max())
+            yield f"{name}, {dtype}: auto is {auto.spec.attention_backend}, {apart:.1e} of the largest logit apart"
+            if not apart <= allowed:
+                raise SystemExit(f"error: {allowed:.0e} is allowed")
+
+
+def frames(device: str, quick: bool) -> Lines:
+    """Steps that are compiled and captured as CUDA graphs against others: the same tokens."""
+    import dare_bench
+
+    if not device.startswith("cuda"):
+        yield f"skipped: CUDA captures graphs, {device} does not"
+        return
+    for name in MODELS[:-1]:
+        models = [dare_bench.load(name, device=device, dtype="float32", compile=c) for c in (False, True)]
+        plain, captured = ([a.tokens for a in m.generate(QUESTIONS, gen_length=16)] for m in models)
+        same = sum(a == b for a, b in zip(plain, captured, strict=True))
+        yield f"{name}: {same} of {len(plain)} answers equal"
+        if same < len(plain) - 1:
+            raise SystemExit("error: captured steps decode other tokens; at most one near tie is allowed")
+
+
+def roofline(device: str, quick: bool) -> Lines:
+    """The share that a forward reaches of the machine's rates, with two layers of LLaDA-8B in bfloat16."""
+    import torch
+
+    from dare_bench.costs.roofline import GOAL, measure, published
+
+    kind = torch.device(device).type
+    if quick or kind not in GOAL:
+        yield "skipped: it has one size, for a GPU or a CPU"
+        return
+    for rows, tokens in ((1, 556), (32, 556), (1, 32)) if kind == "cuda" else ((1, 32),):
+        result = measure(published("llada-8b", 2), rows, tokens, torch.device(device), torch.bfloat16)
+        limit, peaks = next(iter(result.floors)), (result.flop_per_s / 1e12, result.bytes_per_s / 1e12)
+        yield f"{rows} x {tokens} tokens: {result.share:.0%} of the floor's speed, by {limit}"
+        yield "the machine's rates: {:.1f} TFLOP/s, {:.2f} TB/s".format(*peaks)
+        yield f"| roofline, {rows} x {tokens} tokens | {result.share:.0%} (goal {GOAL[kind]:.0%}) |"
+
+
+def sampler(device: str, quick: bool) -> Lines:
+    """Our sampler against the plain one of ``scripts/bench/naive.py``, which takes prompts one by one."""
+    import torch
+    from models import generate, native_model
+    from naive import decode
+    from timing import Timing
+
+    from dare_bench.model_adapters.backbone.attention import pick_attention
+    from dare_bench.model_adapters.llada import FAMILY, LLaDAConfig, LLaDAModelLM
+    from dare_bench.types import ModelSpec
+
+    torch.manual_seed(0)
+    width, layers, gen, block, vocab = (64, 1, 8, 4, 256) if quick else (2048, 16, 64, 32, 32768)
+    config = LLaDAConfig(
+        d_model=width, n_heads=width // 64, n_kv_heads=width // 64, n_layers=layers, mlp_hidden_size=3 * width,
+        vocab_size=vocab, embedding_size=vocab, max_sequence_length=4096, init_std=0.06,
+    )  # fmt: skip
+    dtype = torch.float32 if quick else torch.bfloat16
+    network = LLaDAModelLM(config).to(dtype).to(device)
+    network.attention = pick_attention("auto", torch.device(device), dtype, 64)
+    spec = ModelSpec("llada", vocab - 1, (vocab - 2,), None, vocab - 2, vocab, 4096, device=device)
+    model = native_model(FAMILY, network, spec)
+
+    def logits(tokens_BL: torch.Tensor) -> torch.Tensor:
+        return network(tokens_BL).logits  # type: ignore[no-any-return]
+
+    fields = {"gen_length": gen, "block_length": block, "steps": gen, "early_stop": False}
+    for rows in (1, 2 if quick else 32):
+        items = [[5 + (7 * i + j) % 200 for j in range(30 + 8 * i)] for i in range(rows)]
+        seconds: tuple[list[float], list[float]] = ([], [])
+        for run in range(1 if quick else 4):
+            start = time.perf_counter()
+            plain = [decode(logits, [p], spec.mask, gen, block, block, device=device)[0] for p in items]
+            middle = time.perf_counter()  # both end with tokens on the host
+            ours = generate(model, items, fields, rows)
+            if run or quick:
+                seconds[0].append(middle - start)
+                seconds[1].append(time.perf_counter() - middle)
+        pairs = [(a, b) for left, right in zip(plain, ours, strict=True) for a, b in zip(left, right, strict=True)]
+        same = sum(a == b for a, b in pairs) / len(pairs)
+        if quick and same < 1:
+            raise SystemExit(f"error: {same:.0%} of the tokens are those of the plain sampler")
+        speed = Timing(*seconds, None, None).spread()
+        rate = rows * gen / statistics.median(seconds[1])
+        yield f"{rows} rows: {speed}, {rate:.0f} tokens/s, {same:.0%} of the tokens equal"
+        yield f"| plain sampler, {rows} rows, {str(dtype).removeprefix('torch.')} | {speed} |"
+
+
+@dataclass(frozen=True)
+class Part:
+    """Something to do, and the most minutes that it may take."""
+
+    run: Callable[[str, bool], Lines]
+    minutes: float
+
+
+PARTS = {"values": Part(values, 3), "attention": Part(attention, 2), "frames": Part(frames, 5),
+         "roofline": Part(roofline, 3), "sampler": Part(sampler, 5)}  # fmt: skip
+
+
+def missing() -> list[str]:
+    """Packages that are needed and not here."""
+    return [package for module, package in NEEDED.items() if find_spec(module) is None]
+
+
+def ran(name: str, device: str, quick: bool, seconds: float) -> dict[str, Any]:
+    """The record of a part that ran in a process of its own."""
+    words = [sys.executable, __file__, "--part", name, "--device", device, *(["--quick"] if quick else [])]
+    began = time.monotonic()
+    try:
+        done = subprocess.run(words, capture_output=True, text=True, timeout=seconds)
+        status, out = "done" if done.returncode == 0 else "failed", done.stdout
+        reason = done.stderr.strip().splitlines()[-1:] if done.returncode else []
+    except subprocess.TimeoutExpired as error:
+        status, out, reason = "stopped", (error.stdout or b"").decode(), [f"stopped after {seconds:.0f} s"]
+    return {"status": status, "seconds": round(time.monotonic() - began, 1), "lines": [*out.splitlines(), *reason]}
+
+
+def rows_of(state: dict[str, Any], device: str) -> str:
+    """The measured rows as a table of docs/speed.md."""
+    rows = [line for record in state.values() for line in record["lines"] if line.startswith("|")]
+    return "\n".join([f"| on {device} | speed |", "|---|---|", *rows]) + "\n"
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--output", type=Path, default=Path("gpu"))
+    parser.add_argument("--device", default=None, help="default: cuda where there is one, else cpu")
+    parser.add_argument("--minutes", type=float, default=20)
+    parser.add_argument("--only", default=",".join(PARTS))
+    parser.add_argument("--again", action="store_true", help="also the parts that are done")
+    parser.add_argument("--quick", action="store_true", help="tiny sizes, to check that the script works")
+    parser.add_argument("--part", choices=list(PARTS), help=argparse.SUPPRESS)
+    args = parser.parse_args()
+    if lacking := missing():
+        print(f"error: not installed: {', '.join(lacking)}; pip install {' '.join(lacking)}", file=sys.stderr)
+        return 2
+    import torch
+
+    device = args.device or ("cuda" if torch.cuda.is_available() else "cpu")
+    if args.part:
+        for line in PARTS[args.part].run(device, args.quick):
+            print(line, flush=True)
+        return 0
+    unknown = set(args.only.split(",")) - set(PARTS)
+    if unknown:
+        parser.error(f"--only {min(unknown)}: the parts are {', '.join(PARTS)}")
+    args.output.mkdir(parents=True, exist_ok=True)
+    file = args.output / "state.json"
+    state: dict[str, Any] = json.loads(file.read_text()) if file.exists() else {}
+    named = torch.cuda.get_device_name() if device.startswith("cuda") else device
+    end = time.monotonic() + 60 * args.minutes
+    for name, part in PARTS.items():
+        before = state.get(name, {})
+        finished = before.get("status") == "done" and before.get("device") == named
+        if name not in args.only.split(",") or (finished and not args.again):
+            continue
+        if (left := end - time.monotonic()) < 1:
+            print(f"{name}: no time left; the same command goes on here")
+            continue
+        state[name] = {**ran(name, device, args.quick, min(60 * part.minutes, left)), "device": named}
+        file.write_text(json.dumps(state, indent=1))
+        (args.output / "speed.md").write_text(rows_of(state, named))
+        head = f"{name}: {state[name]['status']}, {state[name]['seconds']} s"
+        print(head, *state[name]["lines"], sep="\n  ", flush=True)
+    return 0 if all(state.get(name, {}).get("status") == "done" for name in args.only.split(",")) else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())

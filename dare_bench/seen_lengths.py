@@ -27,5 +27,5 @@ def unseen_length(folder: Path | None, length: object) -> str | None:
         return None
     return (
         f"gen_length={length}, and this checkpoint was trained on canvases of {seen[0]} to {seen[1]} tokens: answers "
-        "may be empty or cut; decode within that, or train it further with --padding drawn"
+        "may be empty or cut; decode within that, or train it further on such canvases (--canvas-length)"
     )

@@ -27,10 +27,13 @@ class Best:
     value: float
     stop: bool
 
-    def describe(self, spec: TrainSpec, last: int) -> str:
-        """The result after the ``last`` step, for the user."""
+    def describe(self, spec: TrainSpec, last: int, planned: int) -> str:
+        """The result after the ``last`` of the ``planned`` steps, for the user."""
         text = f"best checkpoint: step {self.step} of {last}, {spec.metric_for_best_model}={self.value:.6g}"
-        return f"{text}; stopped early, no better one in {spec.early_stopping_patience} evaluations" * self.stop or text
+        if self.stop and last < planned:
+            count = spec.early_stopping_patience
+            return f"{text}; stopped early, no better one in {count} evaluation{'s' * (count != 1)}"
+        return text
 
 
 def agreed(spec: TrainSpec, log: Sequence[Mapping[str, Any]]) -> Best | None:

@@ -3,7 +3,7 @@
 A model that decodes on a canvas of fixed length must have seen canvases of many lengths behind answers of every length,
 else it learns one length, or reads an answer's length off its canvas. So each row draws its canvas anew in each epoch:
 P(length >= k) = (n / k)^1.5 for an answer of n tokens with its EOS, up to the longest canvas, which takes the rest. It
-is one law for all answers, restricted to what fits, and its mean is below 3 n. Rows end at few lengths (:func:`grid`).
+is one law for all answers and prompts, restricted to what fits; canvases have few lengths (:func:`grid`).
 """
 
 from __future__ import annotations
@@ -55,15 +55,16 @@ class Canvases:
         return tuple(self._filled(item, self.drawn(item, key)) for item, key in zip(items, keys, strict=True))
 
     def drawn(self, item: Item, key: int) -> int:
-        """The length in tokens of an item's rows, on the grid."""
-        prompt, needed = len(item[0].prompt), _needed(item)
-        most = max(min(prompt + self.most, self.limit), needed)
+        """The length in tokens of an item's rows: the prompt and a canvas of the grid."""
+        prompt = len(item[0].prompt)
+        needed = _needed(item) - prompt
+        most = max(min(self.most, self.limit - prompt), needed)
         share = 1 - key / 2**63  # uniform in (0, 1]: keys have 63 bits
-        length = prompt + (needed - prompt) * share ** (-1 / EXPONENT)
+        length = needed * share ** (-1 / EXPONENT)
         if length >= most:
-            return most
+            return prompt + most
         lengths = grid(needed, most)
-        return lengths[bisect_right(lengths, max(length, lengths[0])) - 1]
+        return prompt + lengths[bisect_right(lengths, max(length, lengths[0])) - 1]
 
     def _filled(self, item: Item, length: int) -> Item:
         return tuple(self._row(row, length) for row in item)
@@ -76,9 +77,9 @@ class Canvases:
 
 
 def grid(least: int, most: int) -> list[int]:
-    """Lengths of rows from ``least`` to ``most`` tokens: 8, 12, 16, 24, 32, 48, 64, ..., at the end ``most``.
+    """Lengths of canvases from ``least`` to ``most`` tokens: 8, 12, 16, 24, 32, 48, 64, ..., at the end ``most``.
 
-    They are few, so that rows of equal length attend together, and that a length does not tell an answer's. Rounding
+    They are few, so that a length does not tell an answer's, and that rows of equal length attend together. Rounding
     down to them leaves P(length >= k) as it is for those k.
     """
     powers = [8 << i for i in range(most.bit_length())]

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import contextlib
 import logging
+import math
 import random
 from collections.abc import Iterator, Mapping
 from datetime import timedelta
@@ -51,7 +52,7 @@ from dare_bench.trainers.objective import Objective, add_metrics, averages, mean
 from dare_bench.trainers.phases import PhaseCost, Phases
 from dare_bench.trainers.progress import TrainingProgress
 from dare_bench.trainers.reference import open_reference
-from dare_bench.trainers.settling import StepLoss, finite
+from dare_bench.trainers.settling import NotFiniteError, StepLoss, finite
 from dare_bench.trainers.steps import Step, StepShape, StepSource
 from dare_bench.trainers.validation import Validation
 from dare_bench.training.processes import first_process
@@ -189,9 +190,9 @@ class Loop(Trainer):
     # -- checkpoints ---------------------------------------------------------------------------------------------
 
     def is_save_due(self, step: int) -> bool:
-        """Is a checkpoint due after this step? (That of the last step is the output itself, unless the best is.)"""
+        """Is a checkpoint due after this step? That of the last one is the output itself, unless some are compared."""
         if step == self.args.max_steps:
-            return self.spec.load_best_model_at_end
+            return self.spec.best_metric is not None
         judged = self.spec.eval or self.spec.metric_for_best_model
         every = (self.spec.save_steps, self.spec.eval_every if judged else None)
         return any(n is not None and step % n == 0 for n in every)
@@ -202,10 +203,16 @@ class Loop(Trainer):
         return step == self.args.max_steps or (every is not None and step % every == 0)
 
     def validate(self) -> None:
-        """Log the validation loss."""
+        """Log the validation loss; raises NotFiniteError."""
         if self.validation is not None:
             sums = self.validation.metrics(self.model_wrapped, self.reference)
-            self.log({f"eval_{name}": value for name, value in averages(self.gather(sums)).items()})
+            values = averages(self.gather(sums))
+            if not math.isfinite(values["loss"]):
+                raise NotFiniteError(
+                    f"step {self.state.global_step}: the validation loss is {values['loss']}; lower --learning-rate, "
+                    "or check the rows of --validation-data"
+                )
+            self.log({f"eval_{name}": value for name, value in values.items()})
 
     def best(self) -> Best | None:
         """The best evaluation so far, in all processes; None if nothing is compared."""
@@ -217,11 +224,12 @@ class Loop(Trainer):
         if self.spec.best_metric is None:
             return False
         before, self.state = self.state, TrainerState.load_from_json(str(last / STATE))
+        scores = list(self._scores)  # of evaluations after this state was saved, which a resumed training logs too
         self.log_scores()
         best = self.best()
         if (best is not None and best.stop) or step_of(last) == self.args.max_steps:
             return True
-        self.state = before
+        self.state, self._scores = before, scores
         return False
 
     def _save(self, output_dir: str | None = None, state_dict: dict[str, Tensor] | None = None) -> None:
@@ -259,7 +267,7 @@ class Loop(Trainer):
         counts, steps, step = self.phases.totals(self.gather), self.args.max_steps, self.state.global_step
         best = self.best()
         if best is not None and first_process():
-            log.info("%s", best.describe(self.spec, step))
+            log.info("%s", best.describe(self.spec, step, steps))
         if self.is_world_process_zero():
             with writing_checkpoint(out / "trainer_state.json"):
                 if best is not None and self.spec.load_best_model_at_end:
@@ -339,7 +347,8 @@ class Loop(Trainer):
 
 
 class _SaveAndLogCallback(TrainerCallback):
-    """Requests a checkpoint when one is due, and a log entry for the last step and for earlier evaluations."""
+    """Requests a checkpoint when one is due, and a log entry for each step that may be the last, and for earlier
+    evaluations."""
 
     def __init__(self, loop: Loop) -> None:
         self.loop = loop
@@ -352,7 +361,8 @@ class _SaveAndLogCallback(TrainerCallback):
         if self.loop.is_evaluation_due(state.global_step):
             self.loop.validate()
         control.should_save = self.loop.is_save_due(state.global_step)
-        control.should_log |= state.global_step == state.max_steps
+        may_stop = self.loop.spec.early_stopping_patience is not None and control.should_save
+        control.should_log |= state.global_step == state.max_steps or may_stop
         return control
 
 

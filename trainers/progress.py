@@ -41,9 +41,12 @@ class TrainingProgress(TrainerCallback):
             self.bar.update(1)
 
     def on_log(self, args: Any, state: Any, control: Any, logs: dict[str, float] | None = None, **_: Any) -> None:
-        if not state.is_world_process_zero or not logs or "loss" not in logs:
+        if not state.is_world_process_zero or not logs or not logs.keys() & {"loss", "eval_loss"}:
             return
         text = shown(logs)
+        if "loss" not in logs:
+            tqdm.write(f"step {state.global_step}/{state.max_steps}: {text}", file=sys.stderr)
+            return
         if self.bar is not None:  # all metrics would leave no space for the bar
             self.bar.set_postfix_str(f"loss {_short(logs['loss'])}")
         done = state.global_step - self.first

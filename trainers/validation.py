@@ -19,7 +19,7 @@ SEED = key("validation") % 2**32
 
 class Validation:
     """The validation loss of an objective: the mean over batches as large as an optimizer step, of which the last is
-    filled up with the first rows. Its forwards are not counted as those of the training."""
+    filled up with rows of a second pass. Its forwards are not counted as those of the training."""
 
     def __init__(self, objective: Objective, data: Tokens, shape: StepShape, process: int, forwards: Forwards) -> None:
         self.objective, self.processes = objective, shape.processes

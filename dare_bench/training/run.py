@@ -103,7 +103,7 @@ def train(spec: TrainSpec | None = None, **fields: Unpack[TrainKeywords]) -> Tra
         del model, training
         seconds = time.perf_counter() - began
         if first_process():
-            services.evaluate_final(out, spec.steps(settings["items"], settings["batch"]))
+            services.evaluate_final(out)
             services.list_earlier()
             folder.finish(out, settings, {**given, "seconds": round(seconds, 1)})
     return Trained(out, tuple(services.runs), tuple(services.refused), time.perf_counter() - began)

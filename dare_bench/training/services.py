@@ -26,6 +26,9 @@ from dare_bench.types import CheckpointSettings, Reward, RewardPrompt
 
 log = logging.getLogger("dare_bench")
 
+PAIR_METRICS = ("rewards/accuracies", "rewards/margins", "rewards/chosen", "rewards/rejected")
+"""Metrics of a validation of pairs, by TRL's names."""
+
 
 class TrainingServices:
     """The engine's services for a trainer (see ``protocols.Services``)."""
@@ -44,7 +47,7 @@ class TrainingServices:
         the metric of the best checkpoint."""
         planned = plan(self._fields({"model": self.spec.model})) if self.spec.eval else []
         refused: list[Exception] = []
-        pairs = ("rewards/accuracies", "rewards/margins") if self.method.reads == "pairs" else ()
+        pairs = PAIR_METRICS if self.method.reads == "pairs" else ()
         metrics: set[str] | None = {"loss", *pairs} if self.spec.validation_data else set()
         for run in planned:
             try:
@@ -84,8 +87,9 @@ class TrainingServices:
         """Evaluate the starting checkpoint."""
         self._evaluate({"model": self.spec.model, "adapter": self.spec.adapter}, -1)
 
-    def evaluate_final(self, checkpoint: Path, step: int) -> None:
+    def evaluate_final(self, checkpoint: Path) -> None:
         """Evaluate the final checkpoint, unless the trainer has."""
+        step = int((lineage.read(checkpoint) or {})["step"])
         if not any(step == evaluated for evaluated, _ in self._runs.values()):
             self.evaluate(checkpoint, step)
 

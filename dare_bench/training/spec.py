@@ -107,7 +107,9 @@ class TrainSpec(BaseModel):
         None, ge=1, description="Maximum noised copies in a forward pass; a step with more takes more passes."
     )
     learning_rate: float | None = Field(None, gt=0, description="Peak learning rate (default: the method's).")
-    lr_scheduler_type: str | None = Field(None, description="linear, cosine, constant_with_warmup, ...")
+    lr_scheduler_type: str | None = Field(
+        None, description="linear, cosine, cosine_with_min_lr, constant_with_warmup or constant."
+    )
     min_lr_rate: float | None = Field(
         None,
         ge=0,
@@ -240,7 +242,7 @@ class TrainSpec(BaseModel):
         if wanted and self.metric_for_best_model is None:
             raise ValueError(f"{wanted[0]} needs a metric; give metric_for_best_model or validation_data")
         if wanted and self.eval_every is None:
-            raise ValueError(f"{wanted[0]} needs evaluations during the training; give eval_every")
+            raise ValueError(f"{wanted[-1]} needs evaluations during the training; give eval_every")
         for name, value in self:
             default = DEFAULTS.get(name, type(self).model_fields[name].default)
             if self.peft is None and name.startswith("lora_") and value not in (None, default):

@@ -154,6 +154,12 @@ def test_the_best_by_the_score_of_a_task(tmp_path: Path) -> None:
     assert json.loads((tmp_path / "out/lineage.json").read_text())["step"] == 2
     same = [(tmp_path / f"out{name}/model.safetensors").read_bytes() for name in ("", "/checkpoint-2", "/checkpoint-4")]
     assert same[0] == same[1] != same[2]
+    shutil.rmtree(tmp_path / "out/checkpoint-4")
+    for name in ("lineage.json", "model.safetensors"):
+        (tmp_path / "out" / name).unlink()
+    again = train(tmp_path, max_steps=4, metric_for_best_model="dare_sort/exact_match", learning_rate=1e-12, **tasks)
+    assert curve(again, "eval_dare_sort/exact_match") == curve(log, "eval_dare_sort/exact_match"), "step 2 is not lost"
+    assert json.loads((tmp_path / "out/lineage.json").read_text())["step"] == 2
 
 
 def test_a_method_with_rewards_has_no_validation_loss(tmp_path: Path) -> None:

@@ -15,7 +15,6 @@ the scores and records its settings.
 
 from __future__ import annotations
 
-import inspect
 import logging
 import sys
 from collections.abc import Sequence
@@ -36,7 +35,7 @@ from dare_bench.harness.lm_eval.lm import AnsweringLM
 from dare_bench.loading import load
 from dare_bench.protocols import LoadedModel
 from dare_bench.safe_path import safe_path
-from dare_bench.types import Sample
+from dare_bench.types import OpeningSettings, Sample
 
 __all__ = ["DareLM", "main"]
 
@@ -121,7 +120,7 @@ class DareLM(AnsweringLM):
                 log.warning("%s", note)
 
 
-_LOAD_FIELDS = set(inspect.signature(load).parameters) - {"checkpoint", "device"}
+_LOAD_FIELDS = {"engine", "engine_url", "engine_args", *OpeningSettings.model_fields} - {"device"}
 
 
 def _sorted_fields(model: LoadedModel, settings: dict[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:

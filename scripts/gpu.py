@@ -148,15 +148,15 @@ def sampler(device: str, quick: bool) -> Lines:
 
 
 @dataclass(frozen=True)
-class Part:
+class Stage:
     """Something to do, and the most minutes that it may take."""
 
     run: Callable[[str, bool], Lines]
     minutes: float
 
 
-PARTS = {"values": Part(values, 3), "attention": Part(attention, 2), "frames": Part(frames, 5),
-         "roofline": Part(roofline, 3), "sampler": Part(sampler, 5)}  # fmt: skip
+PARTS = {"values": Stage(values, 3), "attention": Stage(attention, 2), "frames": Stage(frames, 5),
+         "roofline": Stage(roofline, 3), "sampler": Stage(sampler, 5)}  # fmt: skip
 
 
 def missing() -> list[str]:

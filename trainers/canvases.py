@@ -2,7 +2,7 @@
 
 A model that decodes on a canvas of fixed length must have seen canvases of many lengths behind answers of every length,
 else it learns one length, or reads an answer's length off its canvas. So each row draws its canvas anew in each epoch:
-P(length >= k) = (n / k)^1.5 for an answer of n tokens with its EOS, up to the longest canvas, which takes the rest. It
+P(length >= k) = (n / k)^1.25 for an answer of n tokens with its EOS, up to the longest canvas, which takes the rest. It
 is one law for all answers and prompts, restricted to what fits; canvases have few lengths (:func:`grid`).
 """
 
@@ -24,7 +24,7 @@ Padding = Literal["drawn", "longest", "eos_supervised", "masked_out"]
 """What follows an answer: EOS tokens, masked and learned like any token, to the end of a canvas whose length is
 ``drawn`` for each row and epoch, that of a step's ``longest`` row, or fixed (``eos_supervised``); ``masked_out``: one
 EOS."""
-EXPONENT = 1.5
+EXPONENT = 1.25
 """The tail of drawn lengths."""
 LONGEST = 256
 """The longest canvas is at least this, if the model's context has room for it."""

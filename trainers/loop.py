@@ -252,12 +252,16 @@ class Loop(Trainer):
             self.services.lineage(folder, step, self.args.max_steps, counts, self.source.canvas_lengths)
         self.evaluate_saved(folder, step)
         best = self.best()
-        if self.is_world_process_zero():
-            limit = self.spec.save_total_limit
-            for old in list(checkpoints(Path(self.args.output_dir)).values())[: -limit if limit else 0]:
-                if old != folder and (best is None or step_of(old) != best.step):
-                    remove(old)
+        self.prune(best)
         self.control.should_training_stop |= best is not None and best.stop
+
+    def prune(self, best: Best | None) -> None:
+        """Remove the checkpoints beyond ``save_total_limit``, but for the best one."""
+        limit = self.spec.save_total_limit
+        if self.is_world_process_zero():
+            for old in list(checkpoints(Path(self.args.output_dir)).values())[: -limit if limit else 0]:
+                if best is None or step_of(old) != best.step:
+                    remove(old)
 
     def save_final(self, out: Path) -> int:
         """Write the trained checkpoint, or the best one, ``lineage.json`` last; returns its step."""
@@ -277,6 +281,7 @@ class Loop(Trainer):
             counts, step = self.services.counts(out / f"checkpoint-{best.step}"), best.step
         if self.is_world_process_zero():
             self.services.lineage(out, step, steps, counts, self.source.canvas_lengths)
+        self.prune(best)  # a kill during an evaluation leaves the earlier ones
         return step
 
     def evaluate_saved(self, folder: Path, step: int, final: bool = False) -> None:

@@ -411,7 +411,7 @@ def test_of_several_evaluations_one_that_can_be_made_is_enough(tmp_path, monkeyp
         (["train", "sft", "--model", "tiny-llada-base", "-o", "x"], "neither is given"),
         (["train", "sft", *COMMON], "give --output-path"),
         (["train", "sft", *COMMON, "-o", "x", "--noise", "pink"], "noise='pink'"),
-        (["train", "sft", *COMMON, "-o", "x", "--eval-every", "3"], "eval_tasks or eval_suite"),
+        (["train", "sft", *COMMON, "-o", "x", "--eval-every", "3"], "eval_tasks, eval_suite or validation_data"),
         (["train", "sft", *COMMON, "-o", "x", "--lr-scheduler-type", "cosin"], "'cosin'; closest: cosine"),
         (["train", "sft", *COMMON, "-o", "x", "--report-to", "wanb"], "unknown tracker 'wanb'; closest: wandb"),
         (["train", "sft", *COMMON, "-o", "x", "--report-to", "codecarbon"], "codecarbon is not installed; pip install"),

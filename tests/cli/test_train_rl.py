@@ -338,8 +338,9 @@ def on_one(tmp_path_factory: pytest.TempPathFactory) -> Callable[[dict[str, Any]
 def test_two_processes_equal_one(on_one: Callable[[dict[str, Any]], Path], on_two_ranks: Path, name: str) -> None:
     two, one = on_two_ranks / name, on_one(CASES[name])
     file = "adapter_model.safetensors" if CASES[name].get("peft") else "model.safetensors"
-    assert difference(one, two, file) < 2e-5
-    assert difference(one / "checkpoint-1", one, file) > 2e-5, "it moved by more than the tolerance"
+    tolerance = 1e-4 if "sequence_parallel_size" in CASES[name] else 2e-5  # attention is summed in another order
+    assert difference(one, two, file) < tolerance
+    assert difference(one / "checkpoint-1", one, file) > tolerance, "it moved by more than the tolerance"
     for left, right in zip(logged(one), logged(two), strict=True):
         assert left.keys() == right.keys()
         timed = ("tokens_per_second", "seconds")

@@ -88,7 +88,7 @@ def test_transfer_rules(unit):
         strategy = Quota()
     at = open_positions([0] * len(open_), [unit.get("num_transfer_tokens") or 0])
     ranked = rank(score[open_], at)
-    count, _ = strategy.count(ranked, at)
+    count = strategy.count(ranked, at)
     taken = torch.zeros(len(token), dtype=torch.bool)
     taken[open_] = ranked.rank_N < count
     assert taken.tolist() == unit["transfer"][0]

@@ -174,7 +174,7 @@ def test_edited_results_are_not_judged(tmp_path: Path, digest: bool) -> None:
 @pytest.mark.parametrize(
     ("programs", "said"),
     [
-        (({"sampler": "old"},), "a different program version answered .sampler old -> "),
+        (({"sampler": "ast:old"},), "a different program version answered .sampler ast:old -> "),
         (({"torch": "1.0"},), "torch 1.0 -> "),
         (({}, {"threads": "9"}), r"answered by 2 programs: .*\(threads none -> 9\)"),
         ((), "the program that answered was not recorded"),

@@ -179,11 +179,11 @@ def test_of_two_families_only_settings_that_both_have_are_compared(tmp_path: Pat
 
 
 def test_answers_of_several_programs_and_edited_results_are_told(tmp_path: Path) -> None:
-    a, b = (_run(tmp_path, name, {"s": HALF}, programs=({}, {"sampler": name})) for name in "ab")
+    a, b = (_run(tmp_path, name, {"s": HALF}, programs=({}, {"sampler": f"ast:{name}"})) for name in "ab")
     (b.path / DONE_FILE).write_text('{"results_sha256": "other"}')
     output = compare([a, Run(b.path)]).items[0].warnings
     assert [text.split(":")[0] for text in output] == [f"{name} was answered by 2 programs" for name in "ab"] + ["b"]
-    assert "-> b)" in output[1] and output[2] == "b: the results file was changed after the run"
+    assert "-> ast:b)" in output[1] and output[2] == "b: the results file was changed after the run"
 
 
 def test_an_edited_samples_file_is_told(tmp_path: Path) -> None:

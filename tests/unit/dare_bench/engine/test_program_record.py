@@ -26,7 +26,7 @@ def go(out: Path, model: ToyModel | None = None, **fields: Any) -> Run:
 
 def _becomes_another(monkeypatch: pytest.MonkeyPatch) -> None:
     """From here on, this is a program with another sampler, of another version."""
-    monkeypatch.setattr("dare_bench.program.code", lambda: {**CODE, "sampler": "another"})
+    monkeypatch.setattr("dare_bench.program.code", lambda: {**CODE, "sampler": "ast:another"})
     monkeypatch.setattr("dare_bench.version.__version__", "9.9.9")
 
 
@@ -40,9 +40,9 @@ def test_answers_of_two_programs_are_told_apart(
     _becomes_another(monkeypatch)
     run = go(tmp_path, limit=4)
     assert run.run_id == item.run_id and run.block is not None
-    assert [(p.requests, p.parts["sampler"]) for p in run.block.programs] == [(12, CODE["sampler"]), (4, "another")]
+    assert [(p.requests, p.parts["sampler"]) for p in run.block.programs] == [(12, CODE["sampler"]), (4, "ast:another")]
     assert run.block.environment.dare_bench == f"{item.environment.dare_bench} and 9.9.9"
-    what = f"sampler {CODE['sampler']} -> another"
+    what = f"sampler {CODE['sampler']} -> ast:another"
     assert any(
         "12 answers came from a different program version" in message and what in message for message in caplog.messages
     )

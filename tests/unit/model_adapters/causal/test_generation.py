@@ -57,7 +57,8 @@ def test_repetition_penalty_is_transformers_own(model: Model) -> None:
 @pytest.mark.parametrize("fields", [{}, SAMPLED, {"temperature": 2.0}], ids=["greedy", "filtered", "hot"])
 def test_an_answer_depends_on_no_other_row(model: Model, fields: dict[str, Any]) -> None:
     together = model.generate(PROMPTS, gen_length=12, near_tie=True, **fields)
-    assert all(answer.near_tie is False for answer in together)
+    ties = {answer.near_tie for answer in together}
+    assert ties == {False} or (fields.get("temperature") == 2.0 and ties == {True, False}), "a hot draw may be near one"
     alone = [a for text in PROMPTS for a in model.generate(text, gen_length=12, **fields)]
     turned = model.generate(PROMPTS[::-1], gen_length=12, max_rows=2, **fields)[::-1]
     assert [a.tokens for a in together] == [a.tokens for a in alone] == [a.tokens for a in turned]

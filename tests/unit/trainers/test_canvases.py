@@ -120,7 +120,7 @@ def test_a_long_answer_does_not_make_others_learn_eos(normalise):
     is_eos_N = step.looks.target_N == EOS
     assert step.weight_N.sum() > 0.1
     assert step.weight_N[is_eos_N].sum() / step.weight_N.sum() < 0.55
-    assert is_eos_N.float().mean() < 0.7 and source.canvas_lengths[1] >= 401
+    assert is_eos_N.float().mean() < 0.8 and source.canvas_lengths[1] >= 401
 
 
 def test_the_expected_loss_is_that_of_the_weighed_row():

@@ -76,7 +76,7 @@ class RecordedGraphs:
         self.made = self.replayed = 0
 
     def __call__(self, turn: Any) -> Any:
-        state, network = turn.func.__self__, turn.args[0]
+        state, network = turn.args
         own = held(state)
         places = [(tensor, storage(tensor), tensor.shape) for tensor in own]
         before = [tensor.clone() for tensor in own]

@@ -55,11 +55,11 @@ class ActiveRows:
             kinds,
             mask_id,
             **self._tables(kinds),
+            static=self.sizes is not None,
             rows=rows,
             noised=noised,
         )
-        numbers = None if self.sizes is None else self._kinds(kinds)
-        self.packer = Packer(rows, device, store, pool, numbers, self.slots, self.sizes)
+        self.packer = Packer(rows, device, store, pool, self._kinds(kinds), self.slots, self.sizes)
         self.tokens_done = 0
         self.recorder = Recorder.of(rows)
         self.carried = any(sampler.reference.count == "carry" for sampler in samplers)
@@ -145,9 +145,9 @@ class ActiveRows:
 
     def _next_look(self) -> int:
         """Turns after which the host looks which blocks are finished; at once, if positions are listed on the host."""
-        return 1 if self.packer.kinds is None else min(row.least_turns() for row in self.rows)
+        return 1 if self.sizes is None else min(row.least_turns() for row in self.rows)
 
-    def prepare(self) -> None:
+    def pack(self) -> None:
         """Before a forward: pack the rows, if their windows have moved."""
         if self.replayed or (self.followed and self.device.pack is None):
             self.sync()
@@ -162,12 +162,8 @@ class ActiveRows:
         self.device.pack = self.packer.pack()
         self.tokens_done = self.device.pack.plan.tokens
 
-    def finish(self, positions: Positions, decision: Decision) -> list[int]:
-        """After a forward: records, the cache, and the rows whose block is finished, if the host looks.
-
-        Raises:
-            ModelOutputError: NaN or infinite logits since the host has last looked.
-        """
+    def observe(self, positions: Positions, decision: Decision) -> None:
+        """After a forward: records, and the cache."""
         pack = self.device.pack
         assert pack is not None
         if self.recorder is not None:
@@ -180,16 +176,21 @@ class ActiveRows:
             for row in self.rows:  # windows of cached blocks depend on whether a row is at its first forward
                 row.opened = True
         self.forwards += 1
-        self.look_in -= 1
-        return [] if self.look_in > 0 else self._look(positions, decision)
 
     def _count_rejected(self, masks_R: Tensor) -> None:
         counts = zip(self.rows, self.device.step_R.tolist(), masks_R.tolist(), strict=False)  # then null rows
         for row, step, masks in counts:
             row.ledger.reject(step, row.sampler.strategy.planned(row.sampler.block_length), masks)
 
-    def _look(self, positions: Positions, decision: Decision) -> list[int]:
-        """The rows whose block is finished; waits for the device."""
+    def look(self, positions: Positions, decision: Decision) -> list[int]:
+        """The rows whose block is finished, if it is time to look: this waits for the device.
+
+        Raises:
+            ModelOutputError: NaN or infinite logits since the host has last looked.
+        """
+        self.look_in -= 1
+        if self.look_in > 0:
+            return []
         self.look_in = 1
         self.read = self.device.read()
         if not self.read["finite"]:

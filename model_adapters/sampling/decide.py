@@ -7,72 +7,62 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from copy import deepcopy
-from dataclasses import replace
+from dataclasses import dataclass, replace
+from typing import Any
 
 import torch
 from torch import Tensor
 
 from dare_bench.model_adapters.sampling.draws import COUNTER, Draws
-from dare_bench.model_adapters.sampling.published import Drawn
+from dare_bench.model_adapters.sampling.nudges import Nudge
 from dare_bench.model_adapters.sampling.records import Decision, Offer, Positions
 from dare_bench.model_adapters.sampling.sampler import Sampler
-from dare_bench.model_adapters.sampling.state import RowState
-from dare_bench.model_adapters.sampling.ties import Nudge, near_ties
 from dare_bench.model_adapters.sampling.tokens import propose
 
 
-def decide(
-    kinds: Sequence[Sampler],
-    groups: Sequence[Tensor],
-    logits_NV: Tensor,
-    positions: Positions,
-    rows: Sequence[RowState],
-) -> Decision:
-    """Tokens and positions by each row's sampler. Rows with equal ``Sampler.decision`` are decided together: those of
-    one of ``kinds``, whose positions are one of ``groups`` (indices). ``rows``: where published random numbers are
-    replayed."""
-    if len(kinds) == 1:
-        return decide_alike(kinds[0], logits_NV, positions, _draws(kinds[0], logits_NV, positions, rows))
+@dataclass(frozen=True)
+class Group:
+    """The open positions of rows with an equal ``Sampler.decision``, which are decided together. ``at_N``: their
+    indices among all open positions (None: they are all). ``memories``: what a strategy that remembers kept of each
+    row's block before this forward."""
+
+    sampler: Sampler
+    logits_NV: Tensor
+    positions: Positions
+    draws: Draws = COUNTER
+    at_N: Tensor | None = None
+    memories: Sequence[Any] = ()
+
+    def propose(self, nudge: Nudge | None = None) -> Offer:
+        """What the forward offers; ``nudge`` moves the logits first."""
+        score = self.sampler.strategy.score
+        offer = propose(self.logits_NV, self.sampler.tokens, score, self.positions, self.draws, nudge)
+        return score.order(offer, self.positions, self.draws)
+
+    def select(self, offer: Offer) -> Decision:
+        """What is written."""
+        return self.sampler.strategy.select(offer, self.positions)
+
+    def again(self, nudge: Nudge) -> Decision:
+        """What would have been written on moved logits."""
+        group = replace(self, positions=replace(self.positions, memories=deepcopy(self.memories)))
+        return group.select(group.propose(nudge))
+
+
+def joined(groups: Sequence[Group], decisions: Sequence[Decision], positions: Positions) -> Decision:
+    """The decisions of all groups as one."""
+    if len(decisions) == 1 and groups[0].at_N is None:
+        return decisions[0]
     token_N, confidence_N = torch.zeros_like(positions.row_N), torch.zeros_like(positions.row_N, dtype=torch.float64)
     logprob_N, score_N = torch.zeros_like(confidence_N), torch.zeros_like(confidence_N)
-    written_N, near_R = torch.zeros_like(positions.masked_N), torch.zeros_like(positions.deterministic_R)
-    ended_R, finite = torch.zeros_like(near_R), torch.ones_like(near_R[0])
-    for sampler, group_N in zip(kinds, groups, strict=True):
-        if len(group_N):
-            at = positions.only(group_N)
-            part = decide_alike(sampler, logits_NV[group_N], at, _draws(sampler, logits_NV, at, rows))
-            token_N[group_N], written_N[group_N] = part.token_N, part.written_N
-            confidence_N[group_N], logprob_N[group_N] = part.confidence_N.double(), part.logprob_N
-            score_N[group_N] = part.score_N.double()
-            finite = finite & part.finite
-            ended_R = ended_R if part.ended_R is None else ended_R | part.ended_R
-            near_R = near_R if part.near_R is None else near_R | part.near_R
-    return Decision(token_N, confidence_N, logprob_N, score_N, written_N, finite, ended_R, near_R)
-
-
-def _draws(sampler: Sampler, logits_NV: Tensor, positions: Positions, rows: Sequence[RowState]) -> Draws:
-    """The source of a sampler's random numbers."""
-    if not sampler.replays:
-        return COUNTER
-    return Drawn.of(sampler.reference.noise, sampler.decision, positions, rows, logits_NV.shape[1])
-
-
-def decide_alike(sampler: Sampler, logits_NV: Tensor, positions: Positions, draws: Draws = COUNTER) -> Decision:
-    """The decision for rows with one ``Sampler.decision``."""
-    policy, strategy = sampler.tokens, sampler.strategy
-
-    def offered(nudge: Nudge | None = None) -> Offer:
-        return strategy.score.order(
-            propose(logits_NV, policy, strategy.score, positions, draws, nudge), positions, draws
-        )
-
-    offer = offered()
-    if not sampler.record_near_tie:
-        return strategy.select(offer, positions)
-    before = deepcopy(positions.memories)
-
-    def again(nudge: Nudge) -> Decision:
-        return strategy.select(offered(nudge), replace(positions, memories=deepcopy(before)))
-
-    decision = strategy.select(offer, positions)
-    return replace(decision, near_R=near_ties(decision, offer.token_N, positions, again, policy.greedy))
+    written_N, after_N = torch.zeros_like(positions.masked_N), positions.current_N.clone()
+    ended_R = torch.zeros_like(positions.deterministic_R)
+    finite = torch.ones_like(ended_R[0])
+    for group, part in zip(groups, decisions, strict=True):
+        at_N = group.at_N
+        token_N[at_N], written_N[at_N], after_N[at_N] = part.token_N, part.written_N, part.after_N
+        confidence_N[at_N], logprob_N[at_N] = part.confidence_N.double(), part.logprob_N
+        score_N[at_N] = part.score_N.double()
+        finite = finite & part.finite
+        ended_R = ended_R if part.ended_R is None else ended_R | part.ended_R
+    return Decision(token_N, confidence_N, logprob_N, score_N, written_N, after_N, finite, ended_R)

@@ -13,9 +13,11 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from dare_bench.model_adapters.sampling.decide import decide
-from dare_bench.model_adapters.sampling.guidance import guided_logits
-from dare_bench.model_adapters.sampling.packing import Candidates, Pack
+from dare_bench.model_adapters.sampling.decide import Group
+from dare_bench.model_adapters.sampling.draws import COUNTER
+from dare_bench.model_adapters.sampling.guidance import guided_where
+from dare_bench.model_adapters.sampling.packing import Pack
+from dare_bench.model_adapters.sampling.published import Drawn
 from dare_bench.model_adapters.sampling.records import Decision, Positions
 from dare_bench.model_adapters.sampling.sampler import Sampler
 from dare_bench.model_adapters.sampling.state import RowState
@@ -48,6 +50,8 @@ class DeviceState:
     deterministic_R: Tensor
     scale_R: Tensor
     schedule_RS: Tensor
+    static: bool
+    """Have forwards a static shape?"""
     going_R: Tensor
     """False for rows whose block is finished, which wait unchanged until the host looks."""
     finite: Tensor
@@ -62,106 +66,50 @@ class DeviceState:
     noised: bool = False
     soft: SoftPredictions | None = None
 
-    def step(self, network: Any) -> tuple[Positions, Decision]:
-        """A forward, the decision, and what it writes. With static shapes this has no host synchronization, and takes
-        and changes tensors of the state alone.
-
-        Nothing is written unless forward and decision succeed.
-        """
-        logits_NV, positions = self.forward(network)
-        groups = self.groups(positions)
-        soft_ND = None
-        if self.soft is not None:
-            soft_ND = self.soft.predicted(network, logits_NV, positions, self.kinds, groups)
-        decision = decide(self.kinds, groups, logits_NV, positions, self.rows)
-        decision = replace(decision, after_N=decision.after(positions))
-        self.write(positions, decision, soft_ND)
-        self.count(positions, decision)
-        return positions, decision
-
-    def groups(self, positions: Positions) -> list[Tensor]:
-        """The indices of the positions that each of ``kinds`` decides."""
-        if self.pack is not None and self.pack.candidates is not None:
-            return self.pack.candidates.groups
-        if len(self.kinds) == 1:
-            return [torch.arange(len(positions.row_N), device=positions.row_N.device)] if self.soft is not None else []
-        return [(self.kind_R[positions.row_N] == i).nonzero()[:, 0] for i in range(len(self.kinds))]
+    @property
+    def observers(self) -> list[NearTies | SoftPredictions]:
+        """What is given each offer and decision before it is written."""
+        return [observer for observer in (self.ties, self.soft) if observer is not None]
 
     def forward(self, network: Any) -> tuple[Tensor, Positions]:
         """The open positions, and the logits that predict them, [N, V]."""
         pack = self.pack
         assert pack is not None
         tokens_T = self.canvas_T if pack.index_T is None else self.canvas_T[pack.index_T]
-        if pack.candidates is None:
-            source_N, positions = self._listed(pack, tokens_T)
-        else:
-            source_N, positions = self._planned(pack.candidates, tokens_T)
-        if pack.hidden_T is None:
-            logits_NV = self._logits(network, pack, tokens_T, source_N)
-        else:
-            tokens_T, c = tokens_T.masked_fill(pack.hidden_T, self.mask_id), pack.candidates
-            copy_N = source_N + len(pack.tokens.row_T) if c is None or c.copy_N is None else c.copy_N
-            logits_NV = guided_logits(network, pack, tokens_T, source_N, copy_N, self.scale_R[positions.row_N])
-        return logits_NV, positions
-
-    def _logits(self, network: Any, pack: Pack, tokens_T: Tensor, source_N: Tensor) -> Tensor:
-        """Logits at the packed tokens ``source_N``, [N, V]."""
+        positions, source_N, copy_N = self._open(pack, tokens_T)
         given: dict[str, Tensor] = {}
+        if pack.hidden_T is not None:
+            tokens_T = tokens_T.masked_fill(pack.hidden_T, self.mask_id)
         if self.noised:
-            keys = self.key_R, self.turn_R, self.prompt_R
-            tokens_T = with_noise(pack, tokens_T, self.mask_id, keys, self.rows, network.arch.vocab)
+            keys = self.key_R, self.turn_R, self.begin_R
+            tokens_T = with_noise(pack.candidates, tokens_T, self.mask_id, keys, self.rows, network.arch.vocab)
         if getattr(network, "conditions", False):
             self.soft = self.soft or SoftPredictions(self.rows, network, self.canvas_T.device)
             given["soft"] = self.soft.of(pack)
-        logits_NV: Tensor = network(tokens_T, pack.column_T, pack.plan, logits_at=source_N, **given).logits
-        return logits_NV
+        at_N = source_N if copy_N is None else torch.cat([source_N, copy_N])
+        logits_NV: Tensor = network(tokens_T, pack.column_T, pack.plan, logits_at=at_N, **given).logits
+        if copy_N is not None:
+            logits_NV = guided_where(logits_NV, self.scale_R[positions.row_N])
+        return logits_NV, positions
 
-    def _listed(self, pack: Pack, tokens_T: Tensor) -> tuple[Tensor, Positions]:
-        """The tokens whose states predict the open positions, and the positions: as many as are open now, which the
-        host has to know."""
-        at = pack.tokens
-        masked_T = tokens_T[: len(at.row_T)] == self.mask_id
-        open_T = masked_T & at.fillable_T
-        if at.editable_T is not None:
-            open_T |= at.editable_T
-        open_N = open_T.nonzero()[:, 0]
-        row_N, column_N = at.row_T[open_N], pack.column_T[open_N]
-        positions = self._open(
-            row_N=row_N,
-            column_N=column_N,
-            position_N=column_N - self.prompt_R[row_N],
-            place_N=open_N if pack.index_T is None else pack.index_T[open_N],
-            current_N=tokens_T[open_N],
-            masked_N=masked_T[open_N],
-        )
-        source_N = open_N if at.shift_T is None else open_N - at.shift_T[open_N]
-        return source_N, positions
-
-    def _planned(self, c: Candidates, tokens_T: Tensor) -> tuple[Tensor, Positions]:
-        """As :meth:`_listed`, of all positions that may be open while the pack serves: their number is fixed."""
+    def _open(self, pack: Pack, tokens_T: Tensor) -> tuple[Positions, Tensor, Tensor | None]:
+        """The open positions, and the packed tokens whose states predict them: in forwards of static shape all
+        candidates, of which some are not live, else as many as are open now, which the host has to know."""
+        c = pack.candidates
         current_N = tokens_T[c.at_N]
         masked_N = current_N == self.mask_id
         open_N = masked_N if c.editable_N is None else masked_N | c.editable_N
-        positions = self._open(
+        step_R = self.step_R.clamp(max=self.schedule_RS.shape[1] - 1)
+        positions = Positions(
             row_N=c.row_N,
             column_N=c.column_N,
             position_N=c.position_N,
             place_N=c.place_N,
-            current_N=current_N,
-            masked_N=masked_N,
-            live_N=open_N & self.going_R[c.row_N],
             slot_N=c.slot_N,
             width=c.width,
-        )
-        return c.source_N, positions
-
-    def _open(self, place_N: Tensor, **positions: Any) -> Positions:
-        assert self.pack is not None
-        step_R = self.step_R.clamp(max=self.schedule_RS.shape[1] - 1)
-        return Positions(
-            **positions,
+            current_N=current_N,
+            masked_N=masked_N,
             mask_id=self.mask_id,
-            place_N=place_N,
             key_R=self.key_R,
             step_R=self.step_R,
             turn_R=self.turn_R,
@@ -170,30 +118,46 @@ class DeviceState:
             limit_R=self.limit_R,
             deterministic_R=self.deterministic_R,
             post_steps_R=self.post_steps_R,
-            masks_outside_R=self.pack.masks_outside_R,
+            masks_outside_R=pack.masks_outside_R,
             lengths=[len(row.canvas) for row in self.rows],
             memories=[deepcopy(row.memory) for row in self.rows],
-            score_N=None if self.score_T is None else self.score_T[place_N],
+            score_N=None if self.score_T is None else self.score_T[c.place_N],
         )
+        if self.static:
+            return replace(positions, live_N=open_N & self.going_R[c.row_N]), c.source_N, c.copy_N
+        at_N = open_N.nonzero()[:, 0]
+        return positions.only(at_N), c.source_N[at_N], None if c.copy_N is None else c.copy_N[at_N]
 
-    def write(self, positions: Positions, decision: Decision, soft_ND: Tensor | None) -> None:
-        """Write a decision into the canvases, and keep the predictions ``soft_ND`` that the next forward is conditioned
-        on."""
+    def groups(self, logits_NV: Tensor, positions: Positions) -> list[Group]:
+        """The open positions by what decides them."""
+        assert self.pack is not None
+        memories = [row.memory for row in self.rows]
+
+        def group(sampler: Sampler, at_N: Tensor | None) -> Group:
+            at, logits = (positions, logits_NV) if at_N is None else (positions.only(at_N), logits_NV[at_N])
+            draws = Drawn.of(sampler, at, self.rows, logits.shape[1]) if sampler.replays else COUNTER
+            return Group(sampler, logits, at, draws, at_N, memories)
+
+        if len(self.kinds) == 1:
+            return [group(self.kinds[0], None)]
+        at = self.pack.candidates.groups
+        if not self.static:
+            at = [(self.kind_R[positions.row_N] == i).nonzero()[:, 0] for i in range(len(self.kinds))]
+        return [group(sampler, at_N) for sampler, at_N in zip(self.kinds, at, strict=True) if len(at_N)]
+
+    def write(self, positions: Positions, decision: Decision) -> None:
+        """Write a decision into the canvases."""
         place_N = positions.place_N
-        if self.soft is not None and soft_ND is not None:
-            self.soft.soft_TD[place_N] = soft_ND
         self.finite &= decision.finite
         if self.score_T is not None:
             new_N = decision.written_N & positions.masked_N
             self.score_T[place_N] = torch.where(new_N, decision.score_N.double(), self.score_T[place_N])
-        self.canvas_T[place_N] = decision.after(positions)
+        self.canvas_T[place_N] = decision.after_N
         for row, memory in zip(self.rows, positions.memories, strict=True):
             row.memory = memory
 
     def count(self, positions: Positions, decision: Decision) -> None:
-        """Count the forward, and note near ties and which blocks are finished."""
-        if self.ties is not None:
-            self.ties.observe(positions, decision)
+        """Count the forward, and note which blocks are finished."""
         if any(sampler.strategy.edits for sampler in self.kinds):
             self.post_steps_R += positions.full_R & self.going_R
         done_R = self.kinds[0].strategy.finished(positions, decision)

@@ -3,8 +3,7 @@
 A frame holds all tensors that a turn reads and changes; a pack of its shape is copied into them. What else a turn
 depends on is the key of the frame. So each shape is compiled once, and its graph finds its input at the same place.
 
-Only steady turns have frames: forwards of static shape that write no cache, with padded attention, by strategies
-that are ``framed``.
+Only steady forwards have frames: those of static shape that write no cache, with padded attention.
 """
 
 from __future__ import annotations
@@ -23,11 +22,12 @@ from dare_bench.model_adapters.backbone.flex import allow_variants
 from dare_bench.model_adapters.backbone.sdpa import gather
 from dare_bench.model_adapters.sampling.buckets import Sizes
 from dare_bench.model_adapters.sampling.device import DeviceState
-from dare_bench.model_adapters.sampling.packing import Candidates, Pack, PackTokens
+from dare_bench.model_adapters.sampling.packing import Candidates, Pack
 from dare_bench.model_adapters.sampling.records import Decision, Positions
 from dare_bench.model_adapters.sampling.ties import NearTies
 
 Result = tuple[Positions, Decision]
+Step = Callable[[DeviceState, Any], Result]
 Turn = Callable[[], Result]
 
 
@@ -80,19 +80,18 @@ class Frames:
         self._frames: dict[Hashable, TurnFrame] = {}
         self._now: tuple[ReferenceType[Pack], TurnFrame] | None = None
 
-    def step(self, state: DeviceState, network: Any) -> Result:
-        """As ``state.step``, by a frame where turns have one. From then on the frame holds the tensors of ``state``."""
+    def step(self, step: Step, state: DeviceState, network: Any) -> Result:
+        """As ``step(state, network)``, by a frame where there is one. From then on the frame holds the tensors of
+        ``state``."""
         pack = state.pack
         assert pack is not None
-        steady = pack.candidates is not None and not pack.fresh
-        steady = steady and all(sampler.strategy.framed for sampler in state.kinds)
-        if not steady or network is not self.network or network.training:
-            return state.step(network)
+        if not state.static or pack.fresh or network is not self.network or network.training:
+            return step(state, network)
         if self._now is None or self._now[0]() is not pack:
-            self._now = ref(pack), self._frame(state)
+            self._now = ref(pack), self._frame(step, state)
         return self._now[1].turn()
 
-    def _frame(self, state: DeviceState) -> TurnFrame:
+    def _frame(self, step: Step, state: DeviceState) -> TurnFrame:
         """The frame of the pack's shape, holding its tensors."""
         view = padded_view(state)
         key = self._key(state, view)
@@ -101,7 +100,7 @@ class Frames:
             frame.load(state, view)
             return frame
         self._forget(view)
-        frame = TurnFrame(state, view, self.network)
+        frame = TurnFrame(step, state, view, self.network)
         frame.load(state, view)
         frame.make(self.compiler, self.capture)
         self._frames[key] = frame
@@ -109,7 +108,7 @@ class Frames:
 
     def _key(self, state: DeviceState, view: PaddedView) -> Hashable:
         """All that the operations of a turn depend on, besides the contents of its tensors."""
-        assert state.pack is not None and state.pack.candidates is not None
+        assert state.pack is not None
         shapes = tuple((name, x.shape, x.dtype) for name, x in _tensors(state, view))
         kinds = tuple(sampler.decision for sampler in state.kinds)
         weights = tuple(weight.data_ptr() for weight in self.network.parameters()) if self.capture else ()
@@ -128,7 +127,7 @@ class Frames:
 class TurnFrame:
     """The tensors of turns of one shape, as a state of their own."""
 
-    def __init__(self, state: DeviceState, view: PaddedView, network: Any) -> None:
+    def __init__(self, step: Step, state: DeviceState, view: PaddedView, network: Any) -> None:
         pack = state.pack
         assert pack is not None
         self.arch = network.arch
@@ -137,11 +136,10 @@ class TurnFrame:
         plan = Plan((pack.plan.tokens,))  # without the rows, which differ: attention knows them from the view alone
         plan.once(("padded", state.canvas_T.device), lambda: self.view)
         parts: dict[str, Any] = {f.name: _copied(getattr(state, f.name)) for f in fields(DeviceState)}
-        none_T = pack.column_T[:0]  # which a forward of static shape does not read
-        parts["pack"] = replace(_copied(pack), plan=plan, tokens=PackTokens(none_T, none_T, None, None), commits=())
+        parts["pack"] = replace(_copied(pack), plan=plan, commits=())
         self.state = DeviceState(**{**parts, "rows": []})
         self.lent_to: ReferenceType[DeviceState] = ref(state)
-        self.turn: Turn = partial(self.state.step, network)
+        self.turn: Turn = partial(step, self.state, network)
 
     def load(self, state: DeviceState, view: PaddedView) -> None:
         """Copy the tensors of a state and its pack, and let ``state`` share those that turns change."""
@@ -208,7 +206,7 @@ def padded_view(state: DeviceState) -> PaddedView:
 def _tensors(state: DeviceState, view: PaddedView) -> Iterator[tuple[str, Tensor]]:
     """All tensors that a turn reads, by name, besides cached keys and values."""
     pack = state.pack
-    assert pack is not None and pack.candidates is not None
+    assert pack is not None
     for part in (state, state.ties, pack, pack.candidates, view, view.view):
         for f in fields(part) if part is not None else ():
             if isinstance(tensor := getattr(part, f.name), Tensor):

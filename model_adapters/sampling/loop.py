@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
-from functools import partial
 from itertools import chain
 from typing import Any
 
@@ -15,8 +14,11 @@ from dare_bench.errors import MemoryLimitError
 from dare_bench.model_adapters.backbone.cache import KVStore
 from dare_bench.model_adapters.sampling.batch import ActiveRows
 from dare_bench.model_adapters.sampling.buckets import Sizes
+from dare_bench.model_adapters.sampling.decide import joined
+from dare_bench.model_adapters.sampling.device import DeviceState
 from dare_bench.model_adapters.sampling.frames import Frames
 from dare_bench.model_adapters.sampling.pages import PagePool
+from dare_bench.model_adapters.sampling.records import Decision, Positions
 from dare_bench.model_adapters.sampling.state import RowState
 from dare_bench.types import LoopStats
 
@@ -63,6 +65,21 @@ def new_cache(network: Any, device: torch.device) -> tuple[KVStore, PagePool]:
     return store, PagePool(FIRST_SLOTS, store.grow)
 
 
+def step(device: DeviceState, network: Any) -> tuple[Positions, Decision]:
+    """One forward of all rows, and what it writes. With static shapes this waits for nothing, and takes and changes
+    tensors of ``device`` alone. Nothing is written unless forward and decision succeed."""
+    logits_NV, positions = device.forward(network)
+    groups = device.groups(logits_NV, positions)
+    offers = [group.propose() for group in groups]
+    decisions = [group.select(offer) for group, offer in zip(groups, offers, strict=True)]
+    decision = joined(groups, decisions, positions)
+    for observer in device.observers:
+        observer.observe(groups, offers, decisions)
+    device.write(positions, decision)
+    device.count(positions, decision)
+    return positions, decision
+
+
 @dataclass
 class _Loop:
     """``active`` rows share forwards; ``waiting`` rows wait for a prefix that another row commits."""
@@ -82,31 +99,28 @@ class _Loop:
     pool: PagePool | None = None
     sizes: Sizes = field(default_factory=Sizes)
 
-    def __post_init__(self) -> None:
-        if self.frames is not None:
-            self.sizes = self.frames.sizes
-
     def run(self) -> Iterator[RowState]:
         while True:
-            yield from self.pull()
+            yield from self.fill()
             if not self.active:
                 return
-            if self.batch is None:
-                backend = getattr(self.network, "attention", None)  # a wrapped network may have none
-                sizes = self.sizes if backend is not None and backend.static_shapes else None
-                self.batch = ActiveRows(self.active, self.mask_id, self.device, self.store, self.pool, sizes)
-            finished = self.turn(self.batch)
+            batch = self.batch = self.batch or self.gathered()
+            finished = self.forward(batch)
             if finished is None:
-                self.halve(self.batch)
-            elif finished or self.batch.ended():
-                yield from self.refill(self.batch, finished)
+                self.halve(batch)
+            elif finished or batch.ended():
+                yield from self.refill(batch, finished)
 
-    def turn(self, batch: ActiveRows) -> list[int] | None:
-        """One forward and decision for all rows. Returns the rows whose block is finished; None if memory ran out."""
+    def forward(self, batch: ActiveRows) -> list[int] | None:
+        """Pack the rows, decide, and look which blocks are finished. None: memory ran out."""
         try:
-            batch.prepare()
-            step = batch.device.step if self.frames is None else partial(self.frames.step, batch.device)
-            finished = batch.finish(*step(self.network))
+            batch.pack()
+            if self.frames is None:
+                positions, decision = step(batch.device, self.network)
+            else:
+                positions, decision = self.frames.step(step, batch.device, self.network)
+            batch.observe(positions, decision)
+            finished = batch.look(positions, decision)
         except BaseException as error:
             batch.abandon()
             if not out_of_memory(error):
@@ -121,7 +135,14 @@ class _Loop:
         self.stats.count(forwards, batch.tokens_done, self.slots * forwards // len(self.active))
         return finished
 
-    def pull(self) -> Iterator[RowState]:
+    def gathered(self) -> ActiveRows:
+        """The active rows, with their tensors on the device."""
+        backend = getattr(self.network, "attention", None)  # a wrapped network may have none
+        sizes = self.sizes if self.frames is None else self.frames.sizes
+        static = backend is not None and backend.static_shapes
+        return ActiveRows(self.active, self.mask_id, self.device, self.store, self.pool, sizes if static else None)
+
+    def fill(self) -> Iterator[RowState]:
         """Fill free slots; yields rows without anything to decode."""
         waiting, self.waiting, before = self.waiting, [], len(self.active)
         for row in waiting:

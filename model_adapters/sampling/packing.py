@@ -5,7 +5,7 @@ Shape letters: T packed tokens, R rows, N candidates.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, fields, replace
 from itertools import accumulate
 from typing import Any
@@ -36,8 +36,9 @@ class Candidates:
     """The tokens of a pack that may be open before it is rebuilt: as long as it serves, forwards have one shape.
 
     ``at_N`` in the pack, ``source_N`` the tokens whose states predict them, ``copy_N`` the unconditional copies of
-    these with guidance, ``place_N`` in the canvases; ``slot_N`` counts in the row, up to ``width``; ``groups`` are the
-    indices of those that are decided together.
+    these with guidance, ``place_N`` in the canvases; ``position_N`` counts from the first response token, ``slot_N`` in
+    the row, up to ``width``; ``editable_N`` is True where a written token may be replaced (None: nowhere); ``groups``
+    are the indices of those that are decided together.
     """
 
     at_N: Tensor
@@ -53,18 +54,6 @@ class Candidates:
     groups: list[Tensor]
 
 
-@dataclass(frozen=True)
-class PackTokens:
-    """Of the tokens of a pack, without copies and null tokens: the row; ``fillable_T`` is True where a mask may be
-    filled now, ``editable_T`` where a written token may be replaced. Where states predict the next token, ``shift_T``
-    is 1 if the token before is in the pack, too."""
-
-    row_T: Tensor
-    fillable_T: Tensor
-    editable_T: Tensor | None
-    shift_T: Tensor | None
-
-
 @dataclass(frozen=True, eq=False)
 class Pack:
     """The tokens of a forward: ``index_T`` among the concatenated canvases (None: all, in order), at ``column_T``.
@@ -75,19 +64,16 @@ class Pack:
     plan: Plan
     index_T: Tensor | None
     column_T: Tensor
-    tokens: PackTokens
+    candidates: Candidates
     fresh: bool
     masks_outside_R: Tensor | None
     hidden_T: Tensor | None
     commits: Sequence[Commit]
-    candidates: Candidates | None = None
-    """For forwards of static shape."""
 
 
 class Packer:
-    """Packs the rows of a batch for each turn. ``kinds`` numbers the rows that decide together; for forwards of static
-    shape only (None: open positions are listed in each forward). ``sizes``: fill packs with null tokens to these, with
-    ``slots`` rows in all tables."""
+    """Packs the rows of a batch for each forward. ``kinds`` numbers the rows that decide together. ``sizes``: fill
+    packs with null tokens to these, with ``slots`` rows in all tables."""
 
     def __init__(
         self,
@@ -95,7 +81,7 @@ class Packer:
         device: torch.device,
         store: KVStore | None,
         pool: PagePool | None,
-        kinds: Sequence[int] | None,
+        kinds: Sequence[int],
         slots: int,
         sizes: Sizes | None,
     ) -> None:
@@ -103,7 +89,6 @@ class Packer:
         self.rows, self.device = rows, device
         self.store, self.pool = store, pool
         *self.offsets, self.total = [0, *accumulate(len(row.canvas) for row in rows)]
-        self.predicts_next = any(row.sampler.attention.predicts_next for row in rows)
         self.followed = any(row.cache.follows_canvas for row in rows)
         self.guided = any(row.sampler.attention.cfg_scale > 0 for row in rows)
 
@@ -112,73 +97,36 @@ class Packer:
         spans = [row.window() for row in self.rows]
         order = sorted(range(len(self.rows)), key=lambda i: (spans[i][1] - spans[i][0], len(self.rows[i].canvas)))
         lengths = [spans[i][1] - spans[i][0] for i in order]
-        starts = tuple(spans[i][0] for i in order)
         cached, commits = self._cached(order, spans)
-        clean = tuple(self.rows[i].begin - spans[i][0] for i in order)
-        plan = self._plan(lengths, starts, cached, clean)
-        whole = sum(lengths) == self.total and order == sorted(order) and self.sizes is None and not self.guided
-        row_T = torch.tensor(order).repeat_interleave(torch.tensor(lengths))
+        plan = self._plan(order, spans, lengths, cached)
         column_T = plan.positions()
-        place_T = self._by_row(self.offsets, row_T) + column_T[: len(row_T)]
-        tokens = self._tokens(row_T, column_T[: len(row_T)], [span[0] for span in spans])
-        candidates = None
-        if self.kinds is not None:
-            candidates = self._candidates(tokens, column_T[: len(row_T)], place_T, self.kinds)
-            if self.sizes is not None:
-                candidates = self._filled(candidates, len(row_T), self.sizes)
-        hidden_T = None
+        place_T = column_T[: sum(lengths)] + _repeated([self.offsets[i] for i in order], lengths)
+        whole = len(place_T) == self.total and order == sorted(order) and self.sizes is None and not self.guided
+        candidates, hidden_T = self._candidates(order, spans, lengths), None
         if self.guided:
-            hidden_T = column_T[: len(row_T)] < self._by_row((len(row.prompt) for row in self.rows), row_T)
-            hidden_T = pad(hidden_T, (len(row_T), plan.tokens - 2 * len(row_T)))
+            hidden_T = column_T[: len(place_T)] < _repeated([len(self.rows[i].prompt) for i in order], lengths)
+            hidden_T = pad(hidden_T, (len(place_T), plan.tokens - 2 * len(place_T)))
             place_T = place_T.repeat(2)
         pack = Pack(
             plan,
             None if whole else pad(place_T, (0, plan.tokens - len(place_T)), value=self.total),
             column_T,
-            tokens,
+            candidates if self.sizes is None else self._filled(candidates, sum(lengths), self.sizes),
             fresh=cached is not None and (not cached.steady or self.followed),
             masks_outside_R=self._masks_outside(spans) if self.followed else None,
             hidden_T=hidden_T,
             commits=commits,
-            candidates=candidates,
         )
-        return self._uploaded(pack)
+        return pack if self.device.type == "cpu" else _uploaded(pack, self.device)
 
-    def _uploaded(self, pack: Pack) -> Pack:
-        """With its tensors on the device, by one copy."""
-        if self.device.type == "cpu":
-            return pack
-        plan, candidates, cached = pack.plan, pack.candidates, pack.plan.cached
-        parts: dict[str, Pack | PackTokens | Candidates | Cached | None]
-        parts = {"pack": pack, "tokens": pack.tokens, "candidates": candidates, "cached": cached}
-        host = {f"{of}.{name}": x for of, part in parts.items() if part for name, x in _tensors(part).items()}
-        host |= {f"plan.{name}": x for name, x in plan.tables().items()}
-        host |= {f"group.{i}": x for i, x in enumerate(candidates.groups if candidates else ())}
-        there = upload(host, self.device)
-
-        def part(of: str) -> dict[str, Any]:
-            return {name.partition(".")[2]: x for name, x in there.items() if name.startswith(f"{of}.")}
-
-        plan = replace(plan, cached=cached and replace(cached, **part("cached")))
-        plan.place(part("plan"), self.device)
-        moved: dict[str, Any] = {**part("pack"), "tokens": replace(pack.tokens, **part("tokens")), "plan": plan}
-        if candidates is not None:
-            moved["candidates"] = replace(candidates, **part("candidates"), groups=[*part("group").values()])
-        return replace(pack, **moved)
-
-    @staticmethod
-    def _by_row(values: Iterable[int], row_T: Tensor) -> Tensor:
-        """A value of each row, at its tokens."""
-        return torch.tensor(list(values))[row_T]
-
-    def _plan(self, lengths: list[int], starts: tuple[int, ...], cached: Cached | None, clean: tuple[int, ...]) -> Plan:
-        """The rows, with guidance their copies, then null rows that no other row attends to, if packs are filled.
-        ``clean``: the tokens before the rows' blocks."""
-        sampler = self.rows[0].sampler
+    def _plan(self, order: Sequence[int], spans: Sequence[tuple[int, int]], lengths: list[int], cached: Any) -> Plan:
+        """The rows, with guidance their copies, then null rows that no other row attends to, if packs are filled."""
+        sampler, starts = self.rows[0].sampler, tuple(spans[i][0] for i in order)
         if self.guided:
             cached = _without_reads(cached, len(lengths))
             lengths, starts = [*lengths, *lengths], (*starts, *starts)
         if sampler.attention.clean_prefix:
+            clean = tuple(self.rows[i].begin - spans[i][0] for i in order)
             return Plan(tuple(lengths), starts=starts if any(starts) else None, cached=cached, clean=clean)
         grid = sampler.block_length if sampler.attention.causal else None
         if self.sizes is None:
@@ -197,28 +145,31 @@ class Packer:
         starts = (*starts, *[0] * len(null))
         return Plan((*lengths, *null), grid, starts=starts if any(starts) else None, cached=cached, filled=filled)
 
-    def _candidates(self, tokens: PackTokens, column_T: Tensor, place_T: Tensor, kinds: Sequence[int]) -> Candidates:
-        """The fillable columns of each row's block, and the masks before it. The host may not know what was written
-        since, but no mask has been added outside of the block."""
-        row_T, shift_T, editable_T = tokens.row_T, tokens.shift_T, tokens.editable_T
-        masked_T = torch.cat([row.canvas == row.mask_id for row in self.rows])[place_T]
-        in_block_T = column_T >= self._by_row((row.begin for row in self.rows), row_T)
-        at_N = (tokens.fillable_T & (masked_T | in_block_T)).nonzero()[:, 0]
-        row_N, column_N, source_N = row_T[at_N], column_T[at_N], at_N if shift_T is None else at_N - shift_T[at_N]
-        counts = row_N.unique_consecutive(return_counts=True)[1].tolist()
-        kind_N = self._by_row(kinds, row_N)
+    def _candidates(self, order: Sequence[int], spans: Sequence[tuple[int, int]], lengths: Sequence[int]) -> Candidates:
+        """The candidates of each row, and what a forward has to know of them."""
+        rows = [self.rows[i] for i in order]
+        column_N = torch.cat(parts := [row.candidates(*spans[i]) for i, row in zip(order, rows, strict=True)])
+        counts = [len(part) for part in parts]
+        starts = [start - spans[i][0] for i, start in zip(order, accumulate([0, *lengths]), strict=False)]
+        row_N, at_N = _repeated(order, counts), column_N + _repeated(starts, counts)
+        source_N = at_N
+        if rows[0].sampler.attention.predicts_next:  # but where the state before is not computed
+            source_N = at_N - (column_N > _repeated([spans[i][0] for i in order], counts)).long()
+        edits = [row.sampler.strategy.edits for row in rows]
+        editable_from = [row.first_response if edited else row.stop for row, edited in zip(rows, edits, strict=True)]
+        kind_N = torch.tensor(self.kinds)[row_N]
         return Candidates(
             at_N=at_N,
             source_N=source_N,
-            copy_N=source_N + len(row_T) if self.guided else None,
-            place_N=place_T[at_N],
+            copy_N=source_N + sum(lengths) if self.guided else None,
+            place_N=column_N + torch.tensor(self.offsets)[row_N],
             row_N=row_N,
             column_N=column_N,
-            position_N=column_N - self._by_row((len(row.prompt) for row in self.rows), row_N),
-            slot_N=torch.cat([torch.arange(n) for n in counts]) if counts else at_N,
-            editable_N=None if editable_T is None else editable_T[at_N],
-            width=max(counts, default=1),
-            groups=[(kind_N == kind).nonzero()[:, 0] for kind in range(max(kinds) + 1)],
+            position_N=column_N - _repeated([len(row.prompt) for row in rows], counts),
+            slot_N=torch.cat([torch.arange(n) for n in counts]),
+            editable_N=column_N >= _repeated(editable_from, counts) if any(edits) else None,
+            width=max(*counts, 1),
+            groups=[(kind_N == kind).nonzero()[:, 0] for kind in range(max(self.kinds) + 1)],
         )
 
     def _filled(self, candidates: Candidates, tokens: int, sizes: Sizes) -> Candidates:
@@ -239,17 +190,6 @@ class Packer:
             outside = int(masked[row.begin : row.stop].sum() - masked[max(row.begin, low) : high].sum())
             counts.append(outside if row.cache.follows_canvas else 0)
         return pad(torch.tensor(counts), (0, self.slots - len(counts)))
-
-    def _tokens(self, row_T: Tensor, column_T: Tensor, starts: Sequence[int]) -> PackTokens:
-        """``starts`` are the first columns of the rows' windows."""
-        shift_T = (column_T > self._by_row(starts, row_T)).long() if self.predicts_next else None
-        fillable_T = column_T < self._by_row((row.stop for row in self.rows), row_T)
-        fillable_T &= column_T >= self._by_row((row.low for row in self.rows), row_T)
-        edits = [row.sampler.strategy.edits for row in self.rows]
-        if not any(edits):
-            return PackTokens(row_T, fillable_T, None, shift_T)
-        in_response_T = column_T >= self._by_row((row.first_response for row in self.rows), row_T)
-        return PackTokens(row_T, fillable_T, fillable_T & self._by_row(edits, row_T) & in_response_T, shift_T)
 
     def _cached(self, order: Sequence[int], spans: Sequence[tuple[int, int]]) -> tuple[Cached | None, list[Commit]]:
         """The reads of every row and the writes of those that commit; allocates slots."""
@@ -309,12 +249,36 @@ class Packer:
             self.pool.give_back(commit.pages)
 
 
+def _uploaded(pack: Pack, device: torch.device) -> Pack:
+    """A pack with its tensors on the device, by one copy."""
+    plan, candidates, cached = pack.plan, pack.candidates, pack.plan.cached
+    parts: dict[str, Pack | Candidates | Cached | None]
+    parts = {"pack": pack, "candidates": candidates, "cached": cached}
+    host = {f"{of}.{name}": x for of, part in parts.items() if part for name, x in _tensors(part).items()}
+    host |= {f"plan.{name}": x for name, x in plan.tables().items()}
+    host |= {f"group.{i}": x for i, x in enumerate(candidates.groups)}
+    there = upload(host, device)
+
+    def part(of: str) -> dict[str, Any]:
+        return {name.partition(".")[2]: x for name, x in there.items() if name.startswith(f"{of}.")}
+
+    plan = replace(plan, cached=cached and replace(cached, **part("cached")))
+    plan.place(part("plan"), device)
+    candidates = replace(candidates, **part("candidates"), groups=[*part("group").values()])
+    return replace(pack, plan=plan, candidates=candidates, **part("pack"))
+
+
+def _repeated(values: Sequence[int], counts: Sequence[int]) -> Tensor:
+    """Each value so many times, int64."""
+    return torch.tensor(values, dtype=torch.long).repeat_interleave(torch.tensor(counts, dtype=torch.long))
+
+
 def _without_reads(cached: Cached | None, rows: int) -> Cached | None:
     """With so many rows behind the others that read nothing."""
     nothing = torch.zeros(0, dtype=torch.long)
     return cached and replace(cached, slots=(*cached.slots, *[nothing] * rows))
 
 
-def _tensors(record: PackTokens | Pack | Candidates | Cached) -> dict[str, Tensor]:
+def _tensors(record: Pack | Candidates | Cached) -> dict[str, Tensor]:
     """Its tensors by name."""
     return {f.name: x for f in fields(record) if isinstance(x := getattr(record, f.name), Tensor)}

@@ -11,7 +11,7 @@ Shape letters: n open positions of the row, N of all rows, R rows, W window leng
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import ClassVar
 
 import torch
@@ -20,6 +20,7 @@ from torch import Tensor
 from dare_bench.model_adapters.sampling.draws import Draws
 from dare_bench.model_adapters.sampling.records import Decision, Offer, Positions
 from dare_bench.model_adapters.sampling.reference import NoiseLaw
+from dare_bench.model_adapters.sampling.sampler import Sampler
 from dare_bench.model_adapters.sampling.state import RowState
 from dare_bench.model_adapters.sampling.strategies import WrappedStrategy
 
@@ -82,16 +83,16 @@ class Drawn(Draws):
     order_N: Tensor | None
 
     @classmethod
-    def of(cls, law: NoiseLaw, kind: Hashable, positions: Positions, rows: Sequence[RowState], vocab: int) -> Drawn:
+    def of(cls, sampler: Sampler, positions: Positions, rows: Sequence[RowState], vocab: int) -> Drawn:
         """Drawn from each row's stream, one row at a time. All rows of this ``Sampler.decision`` draw, also those
         without open positions, as in the published code."""
         active = positions.row_N.unique_consecutive().tolist()
-        idle = [i for i, row in enumerate(rows) if row.sampler.decision == kind and i not in active]
+        idle = [i for i, row in enumerate(rows) if row.sampler.decision == sampler.decision and i not in active]
         noise = [rows[i].stream.draw(rows[i], vocab, int(positions.quota_R[i])) for i in [*active, *idle]]
         device = positions.row_N.device
         parts = ([part for part in side if part is not None] for side in zip(*noise[: len(active)], strict=True))
         tokens, orders = (torch.cat(some).to(device) if some else None for some in parts) if active else (None, None)
-        return cls(law, tokens, orders)
+        return cls(sampler.reference.noise, tokens, orders)
 
     def tokens(
         self, logits_NV: Tensor, kept_NV: Tensor, temperature: float, positions: Positions, cut: slice
@@ -224,7 +225,7 @@ class PublishedTies(WrappedStrategy):
             written_N[of_row_N] = topk_choice(
                 score_N[of_row_N], positions.column_N[of_row_N], positions.lengths[i], count
             )
-        return replace(chosen, written_N=written_N)
+        return chosen.only(written_N, positions)
 
 
 def topk_choice(score_n: Tensor, column_n: Tensor, length: int, count: int) -> Tensor:

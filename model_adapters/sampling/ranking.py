@@ -33,14 +33,12 @@ class Ranked:
 def rank(score_N: Tensor, positions: Positions, live_N: Tensor | None = None) -> Ranked:
     """Sort each row's scores: those of open positions, or of the positions ``live_N``. The others rank after them. A
     row without any is all -inf."""
-    positions, row_N, rows = positions.counted(), positions.row_N, positions.rows
-    assert positions.slot_N is not None
-    slot_N, width = positions.slot_N, positions.width
+    row_N, slot_N = positions.row_N, positions.slot_N
     live_N = positions.live_N if live_N is None else live_N
     score_N = score_N.clamp(min=torch.finfo(score_N.dtype).min)
     if live_N is not None:
         score_N = torch.where(live_N, score_N, float("-inf"))
-    table_RW = score_N.new_full((rows, width), float("-inf"))
+    table_RW = score_N.new_full((positions.rows, positions.width), float("-inf"))
     table_RW[row_N, slot_N] = score_N
     sorted_RW, order_RW = table_RW.sort(dim=1, descending=True, stable=True)
     count_R = (sorted_RW > float("-inf")).sum(1)

@@ -19,11 +19,12 @@ from dare_bench.diffusion.rng import Draw, uniform
 class Positions:
     """The open positions of one forward, the rows one after another.
 
-    ``position_N`` counts from the first response token; ``place_N`` in the concatenated canvases; ``masked_N`` is False
-    where a written token may be replaced (editing). Of all rows of the batch: the ``key_R`` of a row's random numbers,
-    forwards of the block (``step_R``) and of the row (``turn_R``) so far, positions due by schedule, the first column
-    of the block and the most forwards that it has, whether the row has no randomness, its forwards on a block without
-    masks if a strategy edits (``post_steps_R``, this one counts), and the length of its canvas.
+    ``position_N`` counts from the first response token, ``place_N`` in the concatenated canvases, and ``slot_N`` in the
+    row, below ``width`` and in the order of columns; ``masked_N`` is False where a written token may be replaced
+    (editing). Of all rows of the batch: the ``key_R`` of a row's random numbers, forwards of the block (``step_R``) and
+    of the row (``turn_R``) so far, positions due by schedule, the first column of the block and the most forwards that
+    it has, whether the row has no randomness, its forwards on a block without masks if a strategy edits
+    (``post_steps_R``, this one counts), and the length of its canvas.
     """
 
     mask_id: int
@@ -31,6 +32,8 @@ class Positions:
     column_N: Tensor
     position_N: Tensor
     place_N: Tensor
+    slot_N: Tensor
+    width: int
     current_N: Tensor
     masked_N: Tensor
     key_R: Tensor
@@ -50,10 +53,6 @@ class Positions:
     """By row, what a strategy that remembers keeps of its block."""
     live_N: Tensor | None = None
     """In forwards of static shape: False at positions that are not open now. None: all are open."""
-    slot_N: Tensor | None = None
-    """Counts the positions of each row; None: not counted yet."""
-    width: int = 0
-    """The most positions of a row, where they are counted."""
 
     @property
     def rows(self) -> int:
@@ -82,15 +81,6 @@ class Positions:
         """The number of positions of each row where ``which_N`` is True, int64 [R]."""
         return torch.zeros_like(self.key_R).scatter_add_(0, self.row_N, which_N.long())
 
-    def counted(self) -> Positions:
-        """These positions with ``slot_N`` and ``width``."""
-        if self.slot_N is not None:
-            return self
-        count_R = torch.bincount(self.row_N, minlength=self.rows)
-        place_N = torch.arange(len(self.row_N), device=self.row_N.device)
-        first_R = torch.full_like(self.key_R, len(self.row_N)).scatter_reduce_(0, self.row_N, place_N, "amin")
-        return replace(self, slot_N=place_N - first_R[self.row_N], width=max(int(count_R.max()), 1))
-
     def only(self, which_N: Tensor) -> Positions:
         values = {f.name: getattr(self, f.name) for f in fields(self) if f.name.endswith("_N")}
         return replace(self, **{name: x_N[which_N] for name, x_N in values.items() if x_N is not None})
@@ -103,12 +93,12 @@ class Positions:
     def masks_left(self, decision: Decision) -> Tensor:
         """Masks of each row's block after a decision, int64 [R]."""
         in_block_N = self.column_N >= self.begin_R[self.row_N]
-        masks_R = self.count((decision.after(self) == self.mask_id) & in_block_N)
+        masks_R = self.count((decision.after_N == self.mask_id) & in_block_N)
         return masks_R if self.masks_outside_R is None else masks_R + self.masks_outside_R
 
     def changed(self, decision: Decision) -> Tensor:
         """Does a decision change a position of the row? bool [R]."""
-        return self.count(decision.after(self) != self.current_N) > 0
+        return self.count(decision.after_N != self.current_N) > 0
 
     def stuck(self, decision: Decision) -> Tensor:
         """Without randomness an unchanged canvas gives the same forward again, forever: bool [R]."""
@@ -177,7 +167,8 @@ class Offer:
             confidence_N = torch.where(remasked_N, positions.score_N, confidence_N.double())
             logprob_N = torch.where(remasked_N, 0.0, logprob_N)
             written_N = written_N | remasked_N
-        return Decision(token, confidence_N, logprob_N, self.score_N, written_N, self.finite, ended_R)
+        after_N = torch.where(written_N, token, positions.current_N)
+        return Decision(token, confidence_N, logprob_N, self.score_N, written_N, after_N, self.finite, ended_R)
 
 
 @dataclass(frozen=True)
@@ -191,18 +182,14 @@ class Decision:
     logprob_N: Tensor
     score_N: Tensor
     written_N: Tensor
+    after_N: Tensor
+    """The tokens at the positions after it."""
     finite: Tensor
     """False, [], if a largest logit is NaN or infinite."""
     ended_R: Tensor | None = None
     """Rows whose block ends with this forward, whatever it holds (None: no row)."""
-    near_R: Tensor | None = None
-    """Rows in which rounding could have changed it; None: not recorded."""
 
-    after_N: Tensor | None = None
-    """The tokens at the positions after it, once it is made."""
-
-    def after(self, positions: Positions) -> Tensor:
-        """The tokens at the positions after it, [N]."""
-        if self.after_N is not None:
-            return self.after_N
-        return torch.where(self.written_N, self.token_N, positions.current_N)
+    def only(self, written_N: Tensor, positions: Positions) -> Decision:
+        """The same tokens at other positions."""
+        after_N = torch.where(written_N, self.token_N, positions.current_N)
+        return replace(self, written_N=written_N, after_N=after_N)

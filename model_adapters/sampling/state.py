@@ -69,6 +69,7 @@ class RowState:
     cut: bool = False
     """Has ``end_turn`` ended the row before it was finished?"""
     started: float = field(default_factory=time.perf_counter)
+    _candidates: tuple[tuple[int, int, int], Tensor] | None = None
 
     def __post_init__(self) -> None:
         written = [*self.prompt, *(self.given or ())]
@@ -123,6 +124,15 @@ class RowState:
         column = torch.arange(max(low, self.low), min(high, self.stop))
         is_open = self.canvas[column] == self.mask_id
         return column[is_open | (column >= self.first_response)] if self.sampler.strategy.edits else column[is_open]
+
+    def candidates(self, low: int, high: int) -> Tensor:
+        """Of the columns that a forward computes, those that may be open while the row is in its block, int64 [n]: no
+        mask is added outside of the block."""
+        if self._candidates is None or self._candidates[0] != (self.block, low, high):
+            column = torch.arange(max(low, self.low), min(high, self.stop))
+            column = column[(column >= self.begin) | (self.canvas[column] == self.mask_id)]
+            self._candidates = (self.block, low, high), column
+        return self._candidates[1]
 
     @property
     def turns(self) -> int:

@@ -4,19 +4,20 @@ A decision is made again on logits that move by at most ``TIE``, in the directio
 position against those before it, those after it, and all others, and the positions that were written against those that
 were not. It needs no second forward, and knows nothing of the strategy.
 
-Shape letters: N open positions, R rows, V vocabulary.
+Shape letters: N open positions, R rows.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
-from dare_bench.model_adapters.sampling.records import Decision, Positions
-from dare_bench.types import TIE
+from dare_bench.model_adapters.sampling.decide import Group
+from dare_bench.model_adapters.sampling.nudges import Nudge, against_others
+from dare_bench.model_adapters.sampling.records import Decision, Offer, Positions
 
 CERTAIN = 1e-3
 """A position is certain if its token has at least 1 minus this probability. The order of two certain positions does not
@@ -24,45 +25,14 @@ matter: both are written, and by Bonferroni's inequality neither can make the ot
 conditional probabilities are consistent."""
 
 
-@dataclass(frozen=True)
-class Nudge:
-    """A move of the logits at each position: of the tokens before ``token_N`` in the vocabulary, of the token itself,
-    and of those after it. Of size ``TIE`` where the sign is 1 or -1, a number or [N]."""
-
-    token_N: Tensor
-    before_N: Tensor | float
-    at_N: Tensor | float
-    after_N: Tensor | float
-
-    def of(self, logits_NV: Tensor, cut: slice = slice(None), size: float | None = None) -> Tensor:
-        """The moved logits of the positions ``cut``, by ``size`` (None: ``TIE``), float32 [N, V]."""
-        token_N1 = self.token_N[cut, None]
-        id_V = torch.arange(logits_NV.shape[1], device=logits_NV.device)
-        before, at, after = (
-            sign[cut, None] if isinstance(sign, Tensor) else sign for sign in (self.before_N, self.at_N, self.after_N)
-        )
-        sign_NV = torch.where(id_V < token_N1, before, torch.where(id_V == token_N1, at, after))
-        return logits_NV.float() + (TIE if size is None else size) * sign_NV
-
-
-def against_others(token_N: Tensor, greedy: bool) -> list[Nudge]:
-    """What turns the choice of a token: of the most probable one, all others; of one that was drawn by its place among
-    the cumulated probabilities, those on one side of it."""
-    if greedy:
-        return [Nudge(token_N, 1.0, -1.0, 1.0)]
-    return [Nudge(token_N, 1.0, -1.0, -1.0), Nudge(token_N, -1.0, -1.0, 1.0)]
-
-
-def near_ties(
-    decision: Decision, token_N: Tensor, positions: Positions, again: Callable[[Nudge], Decision], greedy: bool
-) -> Tensor:
-    """Rows for which a decision, with the proposed tokens ``token_N``, is another one on moved logits (``again``),
-    bool [R]."""
+def near_ties(group: Group, offer: Offer, decision: Decision) -> Tensor:
+    """Rows for which the decision is another one on moved logits, bool [R]."""
+    token_N, greedy = offer.token_N, group.sampler.tokens.greedy
     up_N = torch.where(decision.written_N, -1.0, 1.0)
     nudges = [Nudge(token_N, -up_N, up_N, -up_N), Nudge(token_N, -1.0, 1.0, -1.0), *against_others(token_N, greedy)]
-    near_R = torch.zeros_like(positions.key_R, dtype=torch.bool)
+    near_R = torch.zeros_like(group.positions.key_R, dtype=torch.bool)
     for nudge in nudges:
-        near_R |= _differ(decision, again(nudge), positions)
+        near_R |= _differ(decision, group.again(nudge), group.positions)
     return near_R
 
 
@@ -86,18 +56,19 @@ class NearTies:
     cut_R: Tensor
     end_R: Tensor
 
-    def observe(self, positions: Positions, decision: Decision) -> None:
-        """Note the near ties of a decision."""
-        if decision.near_R is None:
-            return
-        token_N = decision.after(positions)
+    def observe(self, groups: Sequence[Group], offers: Sequence[Offer], decisions: Sequence[Decision]) -> None:
+        """Note the near ties of a forward; nothing is changed if memory runs out."""
+        records = list(zip(groups, offers, decisions, strict=True))
+        near = [near_ties(*record) if record[0].sampler.record_near_tie else False for record in records]
         last = torch.iinfo(torch.long).max
-        mask_R = _first(positions, positions.live(positions.masked_N), last)
-        self.near_R |= decision.near_R & ~(self.cut_R & (self.end_R < mask_R))
-        is_end_N = torch.zeros_like(positions.masked_N)
-        for eos in self.eos_ids:
-            is_end_N |= token_N == eos
-        self.end_R.copy_(torch.minimum(self.end_R, _first(positions, is_end_N, last)))
+        for (group, _, decision), near_R in zip(records, near, strict=True):
+            positions = group.positions
+            mask_R = _first(positions, positions.live(positions.masked_N), last)
+            self.near_R |= ~(self.cut_R & (self.end_R < mask_R)) & near_R
+            is_end_N = torch.zeros_like(positions.masked_N)
+            for eos in self.eos_ids:
+                is_end_N |= decision.after_N == eos
+            self.end_R.copy_(torch.minimum(self.end_R, _first(positions, is_end_N, last)))
 
 
 def _first(positions: Positions, where_N: Tensor, none: int) -> Tensor:

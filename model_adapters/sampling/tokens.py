@@ -17,9 +17,9 @@ from torch import Tensor
 from dare_bench.errors import ModelOutputError
 from dare_bench.model_adapters.sampling.draws import COUNTER, Draws
 from dare_bench.model_adapters.sampling.filters import keep
+from dare_bench.model_adapters.sampling.nudges import Nudge
 from dare_bench.model_adapters.sampling.records import Offer, Positions
 from dare_bench.model_adapters.sampling.scores import PositionScore
-from dare_bench.model_adapters.sampling.ties import Nudge
 
 CHUNK_ELEMENTS = 1 << 24
 

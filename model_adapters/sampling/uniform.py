@@ -13,14 +13,14 @@ import torch
 from torch import Tensor
 
 from dare_bench.diffusion.rng import Draw, uniform
-from dare_bench.model_adapters.sampling.packing import Pack
-from dare_bench.model_adapters.sampling.records import Positions
-from dare_bench.model_adapters.sampling.sampler import Sampler
+from dare_bench.model_adapters.sampling.decide import Group
+from dare_bench.model_adapters.sampling.packing import Candidates, Pack
+from dare_bench.model_adapters.sampling.records import Decision, Offer
 from dare_bench.model_adapters.sampling.state import RowState
 
 
 def with_noise(
-    pack: Pack,
+    candidates: Candidates,
     tokens_T: Tensor,
     open_id: int,
     keys: tuple[Tensor, Tensor, Tensor],
@@ -30,19 +30,18 @@ def with_noise(
     """The tokens of a pack with a new random token at each open position, [T].
 
     Args:
-        keys: of each row the key of its random numbers, its forwards so far, and the tokens of its prompt, [R] each.
+        keys: of each row the key of its random numbers, its forwards so far, and its first column of the block, [R].
     """
-    key_R, turn_R, prompt_R = keys
-    at = (tokens_T == open_id).nonzero()[:, 0]
-    row_N, column_N = pack.tokens.row_T[at], pack.column_T[at]
-    drawn_N = uniform(key_R[row_N], Draw.CANVAS, turn_R[row_N], column_N - prompt_R[row_N])
-    noise_N = (drawn_N * vocab).long()
+    key_R, turn_R, begin_R = keys
+    row_N, current_N = candidates.row_N, tokens_T[candidates.at_N]
+    noise_N = (uniform(key_R[row_N], Draw.CANVAS, turn_R[row_N], candidates.position_N) * vocab).long()
     for i, row in enumerate(rows):
         if row.sampler.replays:
             mine = (row_N == i).nonzero()[:, 0]
-            noise_N[mine] = row.stream.canvas(row, vocab)[column_N[mine].cpu() - row.begin].to(noise_N.device)
+            places = candidates.column_N[mine] - begin_R[i]
+            noise_N[mine] = row.stream.canvas(row, vocab)[places.cpu()].to(noise_N.device)
     shown_T = tokens_T.clone()
-    shown_T[at] = noise_N
+    shown_T[candidates.at_N] = torch.where(current_N == open_id, noise_N, current_N)
     return shown_T
 
 
@@ -51,6 +50,7 @@ class SoftPredictions:
     where a block has had none."""
 
     def __init__(self, rows: Sequence[RowState], network: Any, device: torch.device) -> None:
+        self.network = network
         weight_VD = network.get_input_embeddings().weight
         offsets = [0, *accumulate(len(row.canvas) for row in rows)]
         self.soft_TD = torch.zeros((offsets[-1], weight_VD.shape[1]), dtype=weight_VD.dtype, device=device)
@@ -62,22 +62,16 @@ class SoftPredictions:
     def of(self, pack: Pack) -> Tensor:
         return self.soft_TD if pack.index_T is None else self.soft_TD[pack.index_T]
 
-    def predicted(
-        self,
-        network: Any,
-        logits_NV: Tensor,
-        positions: Positions,
-        kinds: Sequence[Sampler],
-        groups: Sequence[Tensor],
-    ) -> Tensor:
-        """What a forward predicts at the open positions, [N, D], at each sampler's temperature; ``groups`` are the
-        indices of the positions of ``kinds``."""
-        soft_ND = self.soft_TD.new_zeros(len(logits_NV), self.soft_TD.shape[1])
-        for sampler, at in zip(kinds, groups, strict=True):
-            temperature = sampler.tokens.temperatures(positions.step_R[positions.row_N[at]])
-            scaled_NV = logits_NV[at] if sampler.tokens.temperature == 0 else logits_NV[at] / temperature
-            soft_ND[at] = network.soft(scaled_NV)
-        return soft_ND
+    def observe(self, groups: Sequence[Group], offers: Sequence[Offer], decisions: Sequence[Decision]) -> None:
+        """Keep what a forward predicts at the open positions, at each sampler's temperature."""
+        soft = []
+        for group in groups:
+            policy, step_R, scaled_NV = group.sampler.tokens, group.positions.step_R, group.logits_NV
+            if policy.temperature > 0:
+                scaled_NV = scaled_NV / policy.temperatures(step_R[group.positions.row_N])
+            soft.append(self.network.soft(scaled_NV))
+        for group, soft_ND in zip(groups, soft, strict=True):
+            self.soft_TD[group.positions.place_N] = soft_ND
 
     def sync(self, rows: Sequence[RowState]) -> None:
         """Leave the predictions with the rows."""

@@ -44,13 +44,6 @@ class Strategy(BaseModel):
     remasks: ClassVar[bool] = False
     """Does ``select`` read the scores with which tokens were written (``Positions.score_N``)? Only with
     ``edits``."""
-    remembers: ClassVar[bool] = False
-    """Does ``select`` read and change what :meth:`remember` returned for a row's block (``Positions.memories``)? It
-    is also given the most probable tokens (``Offer.best_NK``), and has ``edits``."""
-
-    framed: ClassVar[bool] = True
-    """Can forwards of static shape be compiled and captured? False if ``select`` makes tensors on the host."""
-
     steps: int | None = Field(default=None, ge=1)
     """Forwards planned for a block; None: one for each of its tokens."""
 
@@ -60,10 +53,16 @@ class Strategy(BaseModel):
         return SCORES["confidence"]
 
     @property
+    def remembers(self) -> bool:
+        """Does ``select`` read and change what :meth:`remember` returned for a row's block (``Positions.memories``)? It
+        is also given the most probable tokens (``Offer.best_NK``), and has ``edits``."""
+        return type(self).remember is not Strategy.remember
+
+    @property
     def static(self) -> bool:
         """Can forwards have a static shape, with positions that are not open (``Positions.live_N``)? Strategies
         that only ``count`` can; one with its own ``select`` says so if its operations do not depend on the number of
-        open positions, and nothing is read back to the host."""
+        open positions, and no tensor comes from the host or is read back to it."""
         return type(self).select is Strategy.select
 
     @property
@@ -81,7 +80,8 @@ class Strategy(BaseModel):
         return self
 
     def remember(self, masked: Sequence[bool]) -> Any:
-        """The state of a row's block for ``select``, if the strategy ``remembers``, from its masks after the prompt."""
+        """The state of a row's block for ``select``, from its masks after the prompt; a strategy that overrides this
+        ``remembers``."""
         return None
 
     def planned(self, length: int) -> int:
@@ -145,10 +145,6 @@ class WrappedStrategy(Strategy):
     @property
     def static(self) -> bool:
         return False
-
-    @property
-    def framed(self) -> bool:  # type: ignore[override]
-        return self.inner.framed
 
     @property
     def score(self) -> PositionScore:

@@ -12,6 +12,8 @@ from dare_bench.model_adapters.sampling.scores import SCORES, PositionScore
 from dare_bench.model_adapters.sampling.strategies import Strategy
 from dare_bench.model_adapters.sampling.strategies.quota import time_ratios
 
+UNIT = 2.0**-53
+
 
 class Bernoulli(Strategy):
     """Every masked position is written with probability ``1 - s / t`` of the step, the rest in the last (Dream's
@@ -19,8 +21,6 @@ class Bernoulli(Strategy):
 
     name = "bernoulli"
     source = "Dream, DreamLM/Dream generation_utils.py, origin"
-    framed = False  # of the grid of times, whose rounding decides
-
     steps: int = Field(ge=1)
     eps: float = Field(default=1e-3, gt=0, lt=1)
     """The last time of the grid."""
@@ -41,6 +41,10 @@ class Bernoulli(Strategy):
     def ratio_S(self) -> Tensor:
         return time_ratios(self.steps, self.eps)
 
+    def schedule(self, masks: int, before: int, length: int, first: int = 0) -> list[int]:
+        """The probabilities of the steps in units of ``UNIT``, which are exact."""
+        return [int(ratio / UNIT) for ratio in self.ratio_S[first:].tolist()]
+
     def most_forwards(self, length: int) -> int:
         return self.steps
 
@@ -48,5 +52,5 @@ class Bernoulli(Strategy):
         return self.steps
 
     def select(self, offer: Offer, positions: Positions) -> Decision:
-        ratio_S = self.ratio_S.to(offer.score_N.device)
-        return offer.write(positions, offer.score_N < ratio_S[positions.step_R[positions.row_N]])
+        ratio_R = positions.quota_R.double() * UNIT
+        return offer.write(positions, offer.score_N < ratio_R[positions.row_N])

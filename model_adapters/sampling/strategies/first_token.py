@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import ClassVar
 
 import torch
@@ -38,4 +37,4 @@ class FirstToken(WrappedStrategy):
         is_first_N = positions.live(positions.is_first_N)
         has_first_R = positions.count(is_first_N) > 0
         opening_R = (positions.step_R == 0) & has_first_R  # a given canvas may hold the first token
-        return replace(chosen, written_N=torch.where(opening_R[positions.row_N], is_first_N, chosen.written_N))
+        return chosen.only(torch.where(opening_R[positions.row_N], is_first_N, chosen.written_N), positions)

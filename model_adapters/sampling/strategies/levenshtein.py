@@ -43,7 +43,6 @@ class Levenshtein(Strategy):
     source = "LLaDA2.2 generate, as in FLX-OSS/FluxServe decoders/levenshtein.py"
     parallel = True
     edits = True
-    remembers = True
 
     steps: int = Field(ge=1)
     threshold: float = Field(ge=0, le=1)

@@ -58,7 +58,7 @@ class Quota(Strategy):
         return len(schedule)
 
     def least_forwards(self, masks: int, due: Sequence[int]) -> int:
-        return len(due)
+        return next((i for i, total in enumerate(accumulate(due), 1) if self.until_full and total >= masks), len(due))
 
     def count(self, ranked: Ranked, positions: Positions) -> Tensor:
         return torch.minimum(positions.quota_R, ranked.count_R)
@@ -77,9 +77,6 @@ class BlockQuota(Quota):
 
     def limit(self, length: int, schedule: Sequence[int]) -> int:
         return self.planned(length)
-
-    def least_forwards(self, masks: int, due: Sequence[int]) -> int:
-        return next((i for i, total in enumerate(accumulate(due), 1) if total >= masks), len(due))
 
 
 class TimeQuota(Quota):

@@ -23,7 +23,6 @@ class Renoise(EntropyBound):
     source = "DiffusionGemma, transformers models/diffusion_gemma/generation_diffusion_gemma.py"
     parallel = True
     edits = True
-    remembers = True
 
     steps: int = Field(ge=1)
     stability: int = Field(default=1, ge=0)

@@ -37,4 +37,4 @@ class SubBlocks(WrappedStrategy):
         first_R = last_R.scatter_reduce(0, row_N, torch.where(live_N, part_N, last), "amin")
         inside_N = live_N & (part_N == first_R[row_N])
         chosen = self.inner.select(offer, replace(positions, live_N=inside_N))
-        return replace(chosen, written_N=inside_N & chosen.written_N)
+        return chosen.only(inside_N & chosen.written_N, positions)

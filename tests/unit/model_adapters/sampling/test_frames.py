@@ -14,7 +14,7 @@ from sampler_ways import prompts
 
 from dare_bench import load
 from dare_bench.model_adapters.backbone.attention import BACKENDS
-from dare_bench.model_adapters.sampling import ties
+from dare_bench.model_adapters.sampling import nudges
 from dare_bench.model_adapters.sampling.frames import Frames, TurnFrame, compiled
 from dare_bench.types import Request
 
@@ -25,9 +25,8 @@ def plain(turn):
     return turn
 
 
-WITHOUT = {("fast_dllm_v2", "sub_block"), *(("dream", way) for way in ("origin", "topk_margin", "entropy after top-p"))}
-"""Ways without frames: windows that follow the canvas, and strategies without static shapes, or that make
-tensors on the host."""
+WITHOUT = {("fast_dllm_v2", "sub_block"), *(("dream", way) for way in ("topk_margin", "entropy after top-p"))}
+"""Ways without frames: windows that follow the canvas, and strategies without static shapes."""
 
 
 @pytest.fixture
@@ -66,7 +65,7 @@ def test_turns_of_static_shape_answer_as_others(family, way, framed):
 
 def test_near_ties_are_those_of_other_turns(framed, monkeypatch):
     """With a size of 0.02, so that there are some."""
-    monkeypatch.setattr(ties, "TIE", 0.02)
+    monkeypatch.setattr(nudges, "TIE", 0.02)
 
     def near(model):
         answers = model.generate(prompts("llada"), max_rows=3, near_tie=True, **WAYS["llada"]["threshold"])

@@ -6,7 +6,7 @@ import golden
 import pytest
 import torch
 
-from dare_bench.model_adapters.sampling import device
+from dare_bench.model_adapters.sampling import loop
 from dare_bench.types import LoopStats, Request
 
 PROMPTS = [[5, 6, 7], [8, 9, 10, 11], [12, 13]]
@@ -39,7 +39,7 @@ def test_a_decision_that_fails_is_made_again(family, fields, near_tie, monkeypat
     fields = {**fields, "near_tie": near_tie}
     *expected, halvings = answers(family, fields)
     assert halvings == 0
-    decide, calls = device.decide, []
+    decide, calls = loop.joined, []
 
     def fails_behind_the_second(*given):
         decision = decide(*given)
@@ -48,5 +48,5 @@ def test_a_decision_that_fails_is_made_again(family, fields, near_tie, monkeypat
             raise torch.OutOfMemoryError("out of memory")
         return decision
 
-    monkeypatch.setattr(device, "decide", fails_behind_the_second)
+    monkeypatch.setattr(loop, "joined", fails_behind_the_second)
     assert answers(family, fields) == (*expected, 1)

@@ -20,12 +20,10 @@ from dare_bench.model_adapters.sampling.stopping import (
     stop_is_final,
     through_eos,
 )
-from dare_bench.model_adapters.sampling.strategies.bernoulli import Bernoulli
 from dare_bench.model_adapters.sampling.strategies.carry import Carry
 from dare_bench.model_adapters.sampling.strategies.dynamic import Dynamic
 from dare_bench.model_adapters.sampling.strategies.edit import Edit
 from dare_bench.model_adapters.sampling.strategies.factor import Factor
-from dare_bench.model_adapters.sampling.strategies.first_token import FirstToken
 from dare_bench.model_adapters.sampling.strategies.quota import Quota, even_schedule
 from dare_bench.model_adapters.sampling.strategies.rcr import Rcr
 from dare_bench.model_adapters.sampling.strategies.sequential import Sequential
@@ -206,7 +204,6 @@ def test_through_eos():
 
 
 def test_a_wrapped_strategy_is_one_whose_tokens_are_final():
-    assert FirstToken(inner=Quota()).framed and not FirstToken(inner=Bernoulli(steps=4)).framed
     for inner in (Edit(threshold=0.9, edit_threshold=0.9), Rcr()):
         with pytest.raises(ValueError, match="writes over tokens; SubBlocks cannot modify it"):
             SubBlocks(inner=inner, length=4)

@@ -48,7 +48,7 @@ def test_a_run_meets_few_shapes_with_little_padding(family, padded, monkeypatch)
     ]
     requests = [replace(r, decoding={**common, **lengths[i % len(lengths)]}) for i, r in enumerate(requests)]
     shapes, computed, needed = set(), 0, 0
-    step = DeviceState.step
+    forward = DeviceState.forward
 
     def counted(state, network):
         nonlocal computed, needed
@@ -58,9 +58,9 @@ def test_a_run_meets_few_shapes_with_little_padding(family, padded, monkeypatch)
         shapes.add((pack.plan.tokens, pack.candidates.width, *(table.shape for table in tables)))
         computed += pack.plan.tokens
         needed += sum(stop - start for start, stop in (row.window() for row in state.rows))
-        return step(state, network)
+        return forward(state, network)
 
-    monkeypatch.setattr(DeviceState, "step", counted)
+    monkeypatch.setattr(DeviceState, "forward", counted)
     assert all(sample.error is None for sample in padded(family).loaded.generate(requests, max_rows=16))
     assert len(shapes) <= 24
     assert 1 < computed / needed <= 1.2

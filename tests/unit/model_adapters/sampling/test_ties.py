@@ -10,8 +10,8 @@ import torch
 from decisions import open_positions
 
 from dare_bench.errors import DecodingError
-from dare_bench.model_adapters.sampling import ties
-from dare_bench.model_adapters.sampling.decide import decide_alike
+from dare_bench.model_adapters.sampling import nudges, ties
+from dare_bench.model_adapters.sampling.decide import Group
 from dare_bench.model_adapters.sampling.sampler import Sampler
 from dare_bench.model_adapters.sampling.strategies.dynamic import Dynamic
 from dare_bench.model_adapters.sampling.strategies.entropy_bound import EntropyBound
@@ -24,14 +24,20 @@ from dare_bench.types import TIE
 FLOAT64 = TokenPolicy(confidence_float64=True)
 
 
-def decide(logits_NV, strategy, quota=1, policy=FLOAT64, **at):
+def group(logits_NV, strategy, quota=1, policy=FLOAT64, **at):
     sampler = Sampler(len(logits_NV), len(logits_NV), strategy, tokens=policy, record_near_tie=True)
-    at = open_positions([0] * len(logits_NV), [quota], **at)
-    return decide_alike(sampler, logits_NV, at)
+    return Group(sampler, logits_NV, open_positions([0] * len(logits_NV), [quota], **at))
+
+
+def decide(*args, **fields):
+    made = group(*args, **fields)
+    return made.select(made.propose())
 
 
 def near(*args, **fields):
-    return decide(*args, **fields).near_R.item()
+    made = group(*args, **fields)
+    offer = made.propose()
+    return ties.near_ties(made, offer, made.select(offer)).item()
 
 
 def table(*tops, vocab=5):
@@ -100,16 +106,18 @@ def test_a_drawn_token_whose_place_is_at_the_edge_of_another():
     key_N = torch.arange(rows)
     at = open_positions(key_N.tolist(), [1] * rows, key_R=key_N, position_N=key_N * 0)
     sampler = Sampler(1, 1, Quota(), tokens=policy, record_near_tie=True)
-    chosen = decide_alike(sampler, logits, at)
+    made = Group(sampler, logits, at)
+    offer = made.propose()
+    near_R = ties.near_ties(made, offer, made.select(offer))
 
     def turned(size):
         signs = [torch.where(torch.arange(6) <= edge, sign, -sign) for edge in range(5) for sign in (1.0, -1.0)]
         moved = (propose(logits + size * sign, policy, Quota().score, at).token_N for sign in signs)
-        return torch.stack([token_N != chosen.token_N for token_N in moved]).any(0)
+        return torch.stack([token_N != offer.token_N for token_N in moved]).any(0)
 
     surely, possibly = turned(TIE / 2), turned(2 * TIE)
-    assert surely.sum() >= 3 and chosen.near_R[surely].all()
-    assert not chosen.near_R[~possibly].any()
+    assert surely.sum() >= 3 and near_R[surely].all()
+    assert not near_R[~possibly].any()
 
 
 def test_a_count_with_a_margin_is_one_line():
@@ -151,7 +159,7 @@ def test_choices_behind_an_answers_end_do_not_count(monkeypatch, early_stop, fir
 @pytest.mark.parametrize("family", ["llada22", "diffusion_gemma"])
 def test_deciding_again_leaves_what_a_strategy_remembers(family, monkeypatch):
     model = golden.model(family)
-    monkeypatch.setattr(ties, "TIE", 0.05)
+    monkeypatch.setattr(nudges, "TIE", 0.05)
     prompts, fields = [[5, 6, 7], [8, 9, 10, 11]], {"gen_length": 8}
     plain, measured = (model.generate(prompts, near_tie=near, **fields) for near in (False, True))
     assert [(a.tokens, a.nfe) for a in plain] == [(a.tokens, a.nfe) for a in measured]

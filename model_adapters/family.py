@@ -17,7 +17,7 @@ from dare_bench.model_adapters.backbone import Arch, DiffusionNetwork
 from dare_bench.model_adapters.backbone.attention import BACKENDS
 from dare_bench.model_adapters.backbone.network import shapes_of
 from dare_bench.model_adapters.configs import check_types, describing
-from dare_bench.model_adapters.fields import Count, resolve_fields
+from dare_bench.model_adapters.fields import Count, NaturalNumber, resolve_fields
 from dare_bench.model_adapters.native_opening import open_native, planned
 from dare_bench.model_adapters.quiet import quiet_transformers
 from dare_bench.model_adapters.sampling.attention import CACHES, AttentionPolicy
@@ -57,6 +57,8 @@ class SamplerFields(Decoding):
     gen_length: Count = 128
     temperature: float = Field(default=0.0, ge=0)
     strategy: Any = None
+    draft_steps: NaturalNumber = 0
+    """Steps that a forward may verify besides its own: the same answers in fewer forwards."""
 
     @property
     def deterministic(self) -> bool:
@@ -80,6 +82,8 @@ class SamplerFields(Decoding):
     @model_serializer(mode="wrap")
     def _recorded(self, dump: SerializerFunctionWrapHandler) -> dict[str, Any]:
         values: dict[str, Any] = dump(self)
+        if not self.draft_steps:
+            del values["draft_steps"]
         if self.strategy is None:
             values.pop("strategy", None)
             return values
@@ -201,7 +205,7 @@ class Family(ABC):
         cut = decoding.text_after_eos == "cut"
         ends = {"eos_ids": spec.eos_ids, **(stopping or {})}
         inner = (chosen or strategy).for_model(ends["eos_ids"], block_length)
-        return Sampler(
+        sampler = Sampler(
             decoding.gen_length,
             block_length,
             inner if around is None else around(inner=inner),
@@ -209,6 +213,7 @@ class Family(ABC):
                 reference, replay=decoding.rng == "reference", count="turns" if chosen else reference.count
             ),
             approximate=approximate or chosen is not None,
+            draft_steps=decoding.draft_steps,
             record_trajectory=decoding.trajectory,
             record_predictions=decoding.predictions,
             record_near_tie=decoding.near_tie,
@@ -220,6 +225,9 @@ class Family(ABC):
             ),
             **pieces,
         )
+        if decoding.draft_steps and (reason := sampler.without_drafts):
+            raise DecodingError(f"draft_steps={decoding.draft_steps}: {reason}; use draft_steps=0")
+        return sampler
 
     def likelihood_law(self, spec: ModelSpec) -> LikelihoodLaw:
         """How log-likelihoods are estimated: over the whole target, or block by block where attention has blocks."""

@@ -179,7 +179,7 @@ class NativeModel(OpenedNetwork):
         return Generation(
             tokens=tokens,
             text=text,
-            nfe=row.turns * sampler.forwards_per_turn,
+            nfe=(row.turns - row.saved) * sampler.forwards_per_turn,
             reference_nfe=row.published_forwards,
             finish_reason="stop" if cut else "eos" if end is not None else "length",
             prompt_tokens=len(row.prompt),

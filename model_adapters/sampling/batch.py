@@ -16,6 +16,7 @@ from dare_bench.errors import ModelOutputError
 from dare_bench.model_adapters.backbone.cache import KVStore
 from dare_bench.model_adapters.sampling.buckets import Sizes
 from dare_bench.model_adapters.sampling.device import DeviceState
+from dare_bench.model_adapters.sampling.drafts import Drafts
 from dare_bench.model_adapters.sampling.packing import Packer
 from dare_bench.model_adapters.sampling.pages import PagePool
 from dare_bench.model_adapters.sampling.recorder import Recorder
@@ -29,7 +30,7 @@ from dare_bench.model_adapters.sampling.upload import upload
 class ActiveRows:
     """The active rows on the host, and their canvases and counters on the device (``device``). The rows are fixed: a
     new object is built when a row enters or leaves. The input of a forward is a :class:`Pack`, rebuilt whenever a
-    window moves."""
+    window moves. Each row stands there in one state, or in ``1 + drafts``, one after another."""
 
     def __init__(
         self,
@@ -39,52 +40,49 @@ class ActiveRows:
         store: KVStore | None = None,
         pool: PagePool | None = None,
         sizes: Sizes | None = None,
+        drafts: int = 0,
     ) -> None:
         self.rows = rows = sorted(rows, key=lambda row: len(row.canvas))
+        self.drafts, self.states = drafts, [state for row in rows for state in row.states(drafts)]
         samplers = [row.sampler for row in rows]
         kinds = list({sampler.decision: sampler for sampler in samplers}.values())
-        self.at, self.lengths = device, [len(row.canvas) for row in rows]
+        self.at, self.lengths = device, [len(state.canvas) for state in self.states]
         self.replayed = any(sampler.replays for sampler in samplers)
         noised = any(sampler.uniform_noise for sampler in samplers)
         static = all(sampler.strategy.static for sampler in kinds) and not self.replayed and not noised
         self.sizes = sizes if static else None
         """If packs are filled with null rows and tokens."""
-        self.slots = self._grown("rows", len(rows))
+        self.slots = self._grown("rows", len(rows)) * (1 + drafts)
         """Rows of the tables on the device; the last ones are null rows."""
         self.device = DeviceState(
             kinds,
             mask_id,
             **self._tables(kinds),
             static=self.sizes is not None,
-            rows=rows,
+            rows=self.states,
             noised=noised,
         )
-        self.packer = Packer(rows, device, store, pool, self._kinds(kinds), self.slots, self.sizes)
+        self.packer = Packer(self.states, device, store, pool, self._kinds(kinds), self.slots, self.sizes)
         self.tokens_done = 0
-        self.recorder = Recorder.of(rows)
-        self.carried = any(sampler.reference.count == "carry" for sampler in samplers)
+        self.recorder = Recorder.of(rows, 1 + drafts)
         self.stopped_in_block = [i for i, s in enumerate(samplers) if s.stopping.stop_in_block and s.stopping.eos_ids]
         self.followed = any(row.cache.follows_canvas for row in rows)
         self.look_in = 0  # forwards until the host looks; 0: to be computed
-        self.forwards = 0
         self.read: dict[str, Tensor] | None = None
         """What the host has read of the device since the last forward."""
-        self.end_turns = {i: row.end_turn - row.turn for i, row in enumerate(rows) if row.end_turn is not None}
-        """By row, the forwards here after which the row ends."""
 
     def _kinds(self, kinds: list[Sampler]) -> list[int]:
         """By row, the number of its sampler among ``kinds``."""
         number = {sampler.decision: i for i, sampler in enumerate(kinds)}
-        return [number[row.sampler.decision] for row in self.rows]
+        return [number[row.sampler.decision] for row in self.states]
 
     def _tables(self, kinds: list[Sampler]) -> dict[str, Any]:
         """What :class:`DeviceState` holds, by name."""
-        rows = self.rows
+        rows = self.states
         samplers = [row.sampler for row in rows]
         tables: dict[str, Any] = {
             "canvas_T": self._along([row.canvas for row in rows]),
             "kind_R": self._by_row(self._kinds(kinds)),
-            "prompt_R": self._by_row(len(row.prompt) for row in rows),
             "key_R": self._by_row(row.key for row in rows),
             "turn_R": self._by_row(row.turn for row in rows),
             "deterministic_R": self._by_row((not sampler.draws for sampler in samplers), torch.bool),
@@ -97,15 +95,21 @@ class ActiveRows:
             scores = [x if row.scores is None else row.scores for row, x in zip(rows, none, strict=True)]
             tables["score_T"] = self._along(scores, float("inf"))
         recorded = any(sampler.record_near_tie for sampler in samplers)
-        moved: dict[str, Any] = upload({**tables, **(self._tie_tables() if recorded else {})}, self.at)
-        if recorded:
-            eos_ids = tuple(sorted({token for sampler in samplers for token in sampler.stopping.eos_ids}))
-            moved["ties"] = NearTies(eos_ids, *(moved.pop(name) for name in ("near_R", "cut_R", "end_R")))
+        ties = self._tie_tables() if recorded else {}
+        drafts = Drafts.tables(self.rows, self.drafts, tables["canvas_T"], self.slots) if self.drafts else {}
+        parts = {"ties": ties, "drafts": drafts}
+        named = {f"{of}.{name}": x for of, part in parts.items() for name, x in part.items()}
+        moved: dict[str, Any] = upload({**tables, **named}, self.at)
+        eos_ids = tuple(sorted({token for sampler in samplers for token in sampler.stopping.eos_ids}))
+        if ties:
+            moved["ties"] = NearTies(eos_ids, **{name: moved.pop(f"ties.{name}") for name in ties})
+        if drafts:
+            moved["drafts"] = Drafts(eos_ids, **{name: moved.pop(f"drafts.{name}") for name in drafts})
         return moved
 
     def _block_tables(self) -> dict[str, Tensor]:
         """What is new when a row enters a block, on the host."""
-        rows = self.rows
+        rows = self.states
         width = self._grown("schedule", max(len(row.schedule) for row in rows) + 1)
         schedule_RS = torch.zeros((self.slots, width), dtype=torch.long)  # nothing is due after a schedule's end
         for i, row in enumerate(rows):
@@ -115,16 +119,16 @@ class ActiveRows:
             "post_steps_R": self._by_row(row.post_steps for row in rows),
             "begin_R": self._by_row(row.begin for row in rows),
             "limit_R": self._by_row(row.limit for row in rows),
-            "going_R": self._by_row((True for _ in rows), torch.bool),
+            "going_R": self._by_row((row.drafted or not row.depth for row in rows), torch.bool),
             "schedule_RS": schedule_RS,
         }
 
     def _tie_tables(self) -> dict[str, Tensor]:
-        samplers = [row.sampler for row in self.rows]
+        samplers = [row.sampler for row in self.states]
         cut = (not s.strategy.edits and (s.stopping.early_stop or s.stopping.cut_at_eos) for s in samplers)
-        ends = (first_end(row.canvas[len(row.prompt) :].tolist(), row.sampler.stopping.eos_ids) for row in self.rows)
+        ends = (first_end(row.canvas[len(row.prompt) :].tolist(), row.sampler.stopping.eos_ids) for row in self.states)
         return {
-            "near_R": self._by_row((row.near_tie for row in self.rows), torch.bool),
+            "near_R": self._by_row((row.near_tie and not row.depth for row in self.states), torch.bool),
             "cut_R": self._by_row(cut, torch.bool),
             "end_R": self._by_row(ends),
         }
@@ -145,7 +149,7 @@ class ActiveRows:
 
     def _next_look(self) -> int:
         """Turns after which the host looks which blocks are finished; at once, if positions are listed on the host."""
-        return 1 if self.sizes is None else min(row.least_turns() for row in self.rows)
+        return 1 if self.sizes is None else -(-min(row.least_turns() for row in self.rows) // (1 + self.drafts))
 
     def pack(self) -> None:
         """Before a forward: pack the rows, if their windows have moved."""
@@ -168,19 +172,11 @@ class ActiveRows:
         assert pack is not None
         if self.recorder is not None:
             self.recorder.observe(self.device, positions, decision)
-        if self.carried:
-            self._count_rejected(positions.masks_left(decision))
         self.packer.committed(pack)
-        if pack.fresh:
+        if pack.fresh or not all(state.drafted for state in self.states if state.depth):
             self.device.pack = None
-            for row in self.rows:  # windows of cached blocks depend on whether a row is at its first forward
-                row.opened = True
-        self.forwards += 1
-
-    def _count_rejected(self, masks_R: Tensor) -> None:
-        counts = zip(self.rows, self.device.step_R.tolist(), masks_R.tolist(), strict=False)  # then null rows
-        for row, step, masks in counts:
-            row.ledger.reject(step, row.sampler.strategy.planned(row.sampler.block_length), masks)
+            for state in self.states:  # windows of cached blocks depend on whether a row is at its first forward
+                state.opened, state.drafted = True, state.depth > 0
 
     def look(self, positions: Positions, decision: Decision) -> list[int]:
         """The rows whose block is finished, if it is time to look: this waits for the device.
@@ -198,7 +194,7 @@ class ActiveRows:
                 "the network gave NaN or infinite logits; logits must be finite: check the weights (dare-bench "
                 "validate) and the dtype"
             )
-        going = self.read["going_R"].tolist()[: len(self.rows)]
+        going = self.read["going_R"].tolist()[: len(self.states) : 1 + self.drafts]
         done = [i for i, goes_on in enumerate(going) if not goes_on]
         return sorted({*done, *self._stopped(positions, decision)}) if self.stopped_in_block else done
 
@@ -213,19 +209,26 @@ class ActiveRows:
 
     def ended(self) -> list[int]:
         """The rows that end here, whether their blocks are finished or not."""
-        return [i for i, turns in self.end_turns.items() if turns <= self.forwards]
+        at = [(i, row.end_turn) for i, row in enumerate(self.rows) if row.end_turn is not None]
+        if not at:
+            return []
+        assert self.read is not None  # the host looks after each forward of such rows
+        turns = self.read["turn_R"].tolist()[:: 1 + self.drafts]
+        return [i for i, end in at if turns[i] >= end]
 
     def _stopped(self, positions: Positions, decision: Decision) -> list[int]:
         """Rows with an EOS without masks before it, which this forward has written (LLaDA2 generate, eos_early_stop)
         or, with ``stop_when_filled``, an earlier one (Fast-dLLM v2 generate)."""
         stopped = []
         assert self.read is not None
-        canvases = self.read["canvas_T"].split(self.lengths)
+        canvases, states = self.read["canvas_T"].split(self.lengths), 1 + self.drafts
         for i in self.stopped_in_block:
-            row = self.rows[i]
+            row, last = self.rows[i], i * states
+            if self.drafts:  # the state whose decision was the last one; none before it has written an EOS
+                last += sum(self.read["made_R"].tolist()[last : last + states]) - 1
             eos_ids = set(row.sampler.stopping.eos_ids)
-            new = decision.token_N[decision.written_N & (positions.row_N == i)].tolist()
-            block = canvases[i][row.first_response : row.stop].tolist()
+            new = decision.token_N[decision.written_N & (positions.row_N == last)].tolist()
+            block = canvases[i * states][row.first_response : row.stop].tolist()
             end = next((k for k, token in enumerate(block) if token in eos_ids), None)
             is_new = row.sampler.stopping.stop_when_filled or eos_ids.intersection(new)
             if end is not None and is_new and self.device.mask_id not in block[:end]:
@@ -234,15 +237,19 @@ class ActiveRows:
 
     def sync(self) -> None:
         """Copy canvases and counters to the rows."""
-        device, count = self.device, len(self.rows)
+        device, count = self.device, len(self.states)
         read = device.read() if self.read is None else self.read
         self.read, canvases = None, read["canvas_T"].split(self.lengths)
-        counters = (read[name].tolist()[:count] for name in ("step_R", "turn_R", "post_steps_R"))
-        for row, canvas, *counts in zip(self.rows, canvases, *counters, strict=True):
+        counters = (read[name].tolist()[:count] for name in ("going_R", "step_R", "turn_R", "post_steps_R"))
+        for row, canvas, going, *counts in zip(self.states, canvases, *counters, strict=True):
             row.canvas, (row.step, row.turn, row.post_steps) = canvas, counts
+            row.drafted = bool(going) and row.depth > 0
         if device.ties is not None:
-            for row, near in zip(self.rows, read["near_R"].tolist(), strict=False):  # then null rows
+            for row, near in zip(self.states, read["near_R"].tolist(), strict=False):  # then null rows
                 row.near_tie = bool(near)
+        if device.drafts is not None:
+            for row, saved in zip(self.rows, read["saved_F"].tolist(), strict=False):
+                row.saved = saved
         if device.score_T is not None:
             scores = device.score_T[: sum(self.lengths)].to("cpu", copy=True).split(self.lengths)
             for row, own in zip(self.rows, scores, strict=True):
@@ -252,6 +259,11 @@ class ActiveRows:
 
     def enter_blocks(self) -> None:
         """Rows have moved to other blocks since :meth:`sync`."""
+        self.states[:] = [state for row in self.rows for state in row.states(self.drafts)]
         for name, table in upload(self._block_tables(), self.at).items():
             setattr(self.device, name, table)
+        if self.device.drafts is not None:
+            self.device.drafts.drafted_R[: len(self.states)] = torch.tensor([s.drafted for s in self.states]).to(
+                self.at
+            )
         self.device.pack, self.look_in, self.device.soft = None, 0, None

@@ -16,7 +16,7 @@ from torch import Tensor
 from dare_bench.model_adapters.sampling.decide import Group
 from dare_bench.model_adapters.sampling.draws import COUNTER
 from dare_bench.model_adapters.sampling.guidance import guided_where
-from dare_bench.model_adapters.sampling.packing import Pack
+from dare_bench.model_adapters.sampling.packing import Candidates, Pack
 from dare_bench.model_adapters.sampling.published import Drawn
 from dare_bench.model_adapters.sampling.records import Decision, Positions
 from dare_bench.model_adapters.sampling.sampler import Sampler
@@ -29,8 +29,8 @@ from dare_bench.model_adapters.sampling.uniform import SoftPredictions, with_noi
 class DeviceState:
     """What turns read and change. In forwards of static shape that is tensors alone, besides ``kinds`` and ``mask_id``.
 
-    ``canvas_T``: the concatenated canvases. Of each row, [R]: the number of its kind, the tokens of its prompt, the key
-    of its random numbers, turns and forwards of its block so far, those without masks (``post_steps_R``), first column
+    ``canvas_T``: the concatenated canvases. Of each row, [R]: the number of its kind, the key of its random numbers,
+    turns and forwards of its block so far, those without masks (``post_steps_R``), first column
     and most forwards of the block, whether it has no randomness, and the scale of its guidance (0: none);
     ``schedule_RS``: the positions due in each forward of the block, then zeros.
     """
@@ -40,7 +40,6 @@ class DeviceState:
     mask_id: int
     canvas_T: Tensor
     kind_R: Tensor
-    prompt_R: Tensor
     key_R: Tensor
     turn_R: Tensor
     step_R: Tensor
@@ -65,6 +64,10 @@ class DeviceState:
     """For strategies, networks and replayed random numbers that need the rows on the host."""
     noised: bool = False
     soft: SoftPredictions | None = None
+    drafts: Any = None
+    """Further states of the rows (``drafts.Drafts``), if any."""
+    open_N: Tensor | None = None
+    """The candidates that the last forward listed; None: all."""
 
     @property
     def observers(self) -> list[NearTies | SoftPredictions]:
@@ -72,11 +75,13 @@ class DeviceState:
         return [observer for observer in (self.ties, self.soft) if observer is not None]
 
     def forward(self, network: Any) -> tuple[Tensor, Positions]:
-        """The open positions, and the logits that predict them, [N, V]."""
+        """The logits that predict the open positions, [N, V], and the positions."""
         pack = self.pack
         assert pack is not None
         tokens_T = self.canvas_T if pack.index_T is None else self.canvas_T[pack.index_T]
-        positions, source_N, copy_N = self._open(pack, tokens_T)
+        positions, self.open_N = self.positions(pack.candidates)
+        source = [x_N for x_N in (pack.candidates.source_N, pack.candidates.copy_N) if x_N is not None]
+        at_N = torch.cat(source if self.open_N is None else [x_N[self.open_N] for x_N in source])
         given: dict[str, Tensor] = {}
         if pack.hidden_T is not None:
             tokens_T = tokens_T.masked_fill(pack.hidden_T, self.mask_id)
@@ -86,19 +91,19 @@ class DeviceState:
         if getattr(network, "conditions", False):
             self.soft = self.soft or SoftPredictions(self.rows, network, self.canvas_T.device)
             given["soft"] = self.soft.of(pack)
-        at_N = source_N if copy_N is None else torch.cat([source_N, copy_N])
         logits_NV: Tensor = network(tokens_T, pack.column_T, pack.plan, logits_at=at_N, **given).logits
-        if copy_N is not None:
+        if pack.candidates.copy_N is not None:
             logits_NV = guided_where(logits_NV, self.scale_R[positions.row_N])
         return logits_NV, positions
 
-    def _open(self, pack: Pack, tokens_T: Tensor) -> tuple[Positions, Tensor, Tensor | None]:
-        """The open positions, and the packed tokens whose states predict them: in forwards of static shape all
-        candidates, of which some are not live, else as many as are open now, which the host has to know."""
-        c = pack.candidates
-        current_N = tokens_T[c.at_N]
+    def positions(self, c: Candidates) -> tuple[Positions, Tensor | None]:
+        """The open positions among candidates. In forwards of static shape these are all, of which some are not live;
+        else as many as are open now, which the host has to know, and their indices."""
+        assert self.pack is not None
+        current_N = self.canvas_T[c.place_N]
         masked_N = current_N == self.mask_id
         open_N = masked_N if c.editable_N is None else masked_N | c.editable_N
+        live_N = open_N & self.going_R[c.row_N]
         step_R = self.step_R.clamp(max=self.schedule_RS.shape[1] - 1)
         positions = Positions(
             row_N=c.row_N,
@@ -118,18 +123,18 @@ class DeviceState:
             limit_R=self.limit_R,
             deterministic_R=self.deterministic_R,
             post_steps_R=self.post_steps_R,
-            masks_outside_R=pack.masks_outside_R,
+            masks_outside_R=self.pack.masks_outside_R,
             lengths=[len(row.canvas) for row in self.rows],
             memories=[deepcopy(row.memory) for row in self.rows],
             score_N=None if self.score_T is None else self.score_T[c.place_N],
         )
         if self.static:
-            return replace(positions, live_N=open_N & self.going_R[c.row_N]), c.source_N, c.copy_N
-        at_N = open_N.nonzero()[:, 0]
-        return positions.only(at_N), c.source_N[at_N], None if c.copy_N is None else c.copy_N[at_N]
+            return replace(positions, live_N=live_N), None
+        at_N = live_N.nonzero()[:, 0]
+        return positions.only(at_N), at_N
 
-    def groups(self, logits_NV: Tensor, positions: Positions) -> list[Group]:
-        """The open positions by what decides them."""
+    def groups(self, logits_NV: Tensor, positions: Positions, c: Candidates | None = None) -> list[Group]:
+        """The open positions, of the candidates ``c`` or all, by what decides them."""
         assert self.pack is not None
         memories = [row.memory for row in self.rows]
 
@@ -140,7 +145,7 @@ class DeviceState:
 
         if len(self.kinds) == 1:
             return [group(self.kinds[0], None)]
-        at = self.pack.candidates.groups
+        at = (c or self.pack.candidates).groups
         if not self.static:
             at = [(self.kind_R[positions.row_N] == i).nonzero()[:, 0] for i in range(len(self.kinds))]
         return [group(sampler, at_N) for sampler, at_N in zip(self.kinds, at, strict=True) if len(at_N)]
@@ -172,6 +177,8 @@ class DeviceState:
         later."""
         names = ("finite", "going_R", "step_R", "turn_R", "post_steps_R", "canvas_T")
         tables = {name: getattr(self, name).reshape(-1) for name in names}
+        if self.drafts is not None:
+            tables |= {"made_R": self.drafts.made_R, "saved_F": self.drafts.saved_F}
         if self.ties is not None:
             tables["near_R"] = self.ties.near_R
         tables["canvas_T"] = self.canvas_T[: sum(len(row.canvas) for row in self.rows)]

@@ -22,7 +22,8 @@ from dare_bench.model_adapters.backbone.flex import allow_variants
 from dare_bench.model_adapters.backbone.sdpa import gather
 from dare_bench.model_adapters.sampling.buckets import Sizes
 from dare_bench.model_adapters.sampling.device import DeviceState
-from dare_bench.model_adapters.sampling.packing import Candidates, Pack
+from dare_bench.model_adapters.sampling.drafts import Drafts
+from dare_bench.model_adapters.sampling.packing import Candidates, First, Pack
 from dare_bench.model_adapters.sampling.records import Decision, Positions
 from dare_bench.model_adapters.sampling.ties import NearTies
 
@@ -113,6 +114,7 @@ class Frames:
         kinds = tuple(sampler.decision for sampler in state.kinds)
         weights = tuple(weight.data_ptr() for weight in self.network.parameters()) if self.capture else ()
         eos_ids = None if state.ties is None else state.ties.eos_ids
+        eos_ids = eos_ids if state.drafts is None else state.drafts.eos_ids
         return kinds, eos_ids, state.mask_id, state.pack.candidates.width, view.view.group, shapes, weights
 
     def _forget(self, view: PaddedView) -> None:
@@ -207,16 +209,18 @@ def _tensors(state: DeviceState, view: PaddedView) -> Iterator[tuple[str, Tensor
     """All tensors that a turn reads, by name, besides cached keys and values."""
     pack = state.pack
     assert pack is not None
-    for part in (state, state.ties, pack, pack.candidates, view, view.view):
+    first = None if pack.first is None else pack.first.candidates
+    for part in (state, state.ties, state.drafts, pack, pack.candidates, pack.first, first, view, view.view):
         for f in fields(part) if part is not None else ():
             if isinstance(tensor := getattr(part, f.name), Tensor):
                 yield f"{type(part).__name__}.{f.name}", tensor
-    yield from ((f"group {i}", group_n) for i, group_n in enumerate(pack.candidates.groups))
+    groups = [*pack.candidates.groups, *(first.groups if first else ())]
+    yield from ((f"group {i}", group_n) for i, group_n in enumerate(groups))
 
 
-def _own(state: DeviceState) -> list[tuple[DeviceState | NearTies, str]]:
+def _own(state: DeviceState) -> list[tuple[Any, str]]:
     """The tensors that turns change: what holds them, and their names."""
-    parts: list[DeviceState | NearTies] = [state] if state.ties is None else [state, state.ties]
+    parts = [part for part in (state, state.ties, state.drafts) if part is not None]
     return [(part, f.name) for part in parts for f in fields(part) if isinstance(getattr(part, f.name), Tensor)]
 
 
@@ -226,6 +230,6 @@ def _copied(x: Any) -> Any:
         return x.clone()
     if isinstance(x, list):
         return [_copied(item) for item in x]
-    if isinstance(x, NearTies | Pack | Candidates | PaddedView | View):
+    if isinstance(x, NearTies | Drafts | Pack | Candidates | First | PaddedView | View):
         return replace(x, **{f.name: _copied(getattr(x, f.name)) for f in fields(x) if f.init})
     return x

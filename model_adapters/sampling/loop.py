@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
+from functools import cached_property
 from itertools import chain
 from typing import Any
 
@@ -16,6 +17,7 @@ from dare_bench.model_adapters.sampling.batch import ActiveRows
 from dare_bench.model_adapters.sampling.buckets import Sizes
 from dare_bench.model_adapters.sampling.decide import joined
 from dare_bench.model_adapters.sampling.device import DeviceState
+from dare_bench.model_adapters.sampling.drafts import affordable
 from dare_bench.model_adapters.sampling.frames import Frames
 from dare_bench.model_adapters.sampling.pages import PagePool
 from dare_bench.model_adapters.sampling.records import Decision, Positions
@@ -77,6 +79,8 @@ def step(device: DeviceState, network: Any) -> tuple[Positions, Decision]:
         observer.observe(groups, offers, decisions)
     device.write(positions, decision)
     device.count(positions, decision)
+    if device.drafts is not None:
+        device.drafts.advance(device, logits_NV)
     return positions, decision
 
 
@@ -98,6 +102,11 @@ class _Loop:
     store: KVStore | None = None
     pool: PagePool | None = None
     sizes: Sizes = field(default_factory=Sizes)
+
+    @cached_property
+    def weights(self) -> int:
+        """The number of the network's weights."""
+        return sum(x.numel() for x in self.network.parameters())
 
     def run(self) -> Iterator[RowState]:
         while True:
@@ -140,7 +149,10 @@ class _Loop:
         backend = getattr(self.network, "attention", None)  # a wrapped network may have none
         sizes = self.sizes if self.frames is None else self.frames.sizes
         static = backend is not None and backend.static_shapes
-        return ActiveRows(self.active, self.mask_id, self.device, self.store, self.pool, sizes if static else None)
+        drafts = affordable(self.active, self.weights, self.device)
+        return ActiveRows(
+            self.active, self.mask_id, self.device, self.store, self.pool, sizes if static else None, drafts
+        )
 
     def fill(self) -> Iterator[RowState]:
         """Fill free slots; yields rows without anything to decode."""

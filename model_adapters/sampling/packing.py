@@ -54,6 +54,16 @@ class Candidates:
     groups: list[Tensor]
 
 
+@dataclass(frozen=True)
+class First:
+    """The candidates of rows' first states, where rows stand in several: ``index_N`` among all candidates, of which
+    each state of the row has ``size_N``, one state after another."""
+
+    candidates: Candidates
+    index_N: Tensor
+    size_N: Tensor
+
+
 @dataclass(frozen=True, eq=False)
 class Pack:
     """The tokens of a forward: ``index_T`` among the concatenated canvases (None: all, in order), at ``column_T``.
@@ -69,11 +79,12 @@ class Pack:
     masks_outside_R: Tensor | None
     hidden_T: Tensor | None
     commits: Sequence[Commit]
+    first: First | None
 
 
 class Packer:
-    """Packs the rows of a batch for each forward. ``kinds`` numbers the rows that decide together. ``sizes``: fill
-    packs with null tokens to these, with ``slots`` rows in all tables."""
+    """Packs the rows of a batch for each forward; with drafts, ``rows`` are all states. ``kinds`` numbers the rows that
+    decide together. ``sizes``: fill packs with null tokens to these, with ``slots`` rows in all tables."""
 
     def __init__(
         self,
@@ -95,7 +106,8 @@ class Packer:
     def pack(self) -> Pack:
         """The pack of the next forward, sorted by window length so that equal windows attend together."""
         spans = [row.window() for row in self.rows]
-        order = sorted(range(len(self.rows)), key=lambda i: (spans[i][1] - spans[i][0], len(self.rows[i].canvas)))
+        packed = [i for i, row in enumerate(self.rows) if row.drafted or not row.depth]
+        order = sorted(packed, key=lambda i: (spans[i][1] - spans[i][0], len(self.rows[i].canvas)))
         lengths = [spans[i][1] - spans[i][0] for i in order]
         cached, commits = self._cached(order, spans)
         plan = self._plan(order, spans, lengths, cached)
@@ -103,6 +115,9 @@ class Packer:
         place_T = column_T[: sum(lengths)] + _repeated([self.offsets[i] for i in order], lengths)
         whole = len(place_T) == self.total and order == sorted(order) and self.sizes is None and not self.guided
         candidates, hidden_T = self._candidates(order, spans, lengths), None
+        first = self._first(candidates) if len({row.depth for row in self.rows}) > 1 else None
+        if self.sizes is not None:
+            candidates = self._filled(candidates, sum(lengths), self.sizes, "candidates")
         if self.guided:
             hidden_T = column_T[: len(place_T)] < _repeated([len(self.rows[i].prompt) for i in order], lengths)
             hidden_T = pad(hidden_T, (len(place_T), plan.tokens - 2 * len(place_T)))
@@ -111,11 +126,12 @@ class Packer:
             plan,
             None if whole else pad(place_T, (0, plan.tokens - len(place_T)), value=self.total),
             column_T,
-            candidates if self.sizes is None else self._filled(candidates, sum(lengths), self.sizes),
+            candidates,
             fresh=cached is not None and (not cached.steady or self.followed),
             masks_outside_R=self._masks_outside(spans) if self.followed else None,
             hidden_T=hidden_T,
             commits=commits,
+            first=first,
         )
         return pack if self.device.type == "cpu" else _uploaded(pack, self.device)
 
@@ -157,7 +173,6 @@ class Packer:
             source_N = at_N - (column_N > _repeated([spans[i][0] for i in order], counts)).long()
         edits = [row.sampler.strategy.edits for row in rows]
         editable_from = [row.first_response if edited else row.stop for row, edited in zip(rows, edits, strict=True)]
-        kind_N = torch.tensor(self.kinds)[row_N]
         return Candidates(
             at_N=at_N,
             source_N=source_N,
@@ -169,12 +184,28 @@ class Packer:
             slot_N=torch.cat([torch.arange(n) for n in counts]),
             editable_N=column_N >= _repeated(editable_from, counts) if any(edits) else None,
             width=max(*counts, 1),
-            groups=[(kind_N == kind).nonzero()[:, 0] for kind in range(max(self.kinds) + 1)],
+            groups=self._groups(row_N),
         )
 
-    def _filled(self, candidates: Candidates, tokens: int, sizes: Sizes) -> Candidates:
+    def _groups(self, row_N: Tensor) -> list[Tensor]:
+        kind_N = torch.tensor(self.kinds)[row_N]
+        return [(kind_N == kind).nonzero()[:, 0] for kind in range(max(self.kinds) + 1)]
+
+    def _first(self, candidates: Candidates) -> First:
+        """The candidates of rows' first states."""
+        index_N = (torch.tensor([row.depth for row in self.rows])[candidates.row_N] == 0).nonzero()[:, 0]
+        tensors: dict[str, Any] = {name: x_N[index_N] for name, x_N in _tensors(candidates).items()}
+        first = replace(candidates, **tensors, groups=self._groups(candidates.row_N[index_N]))
+        size_N = torch.bincount(first.row_N, minlength=len(self.rows))[first.row_N]
+        if self.sizes is not None:
+            first = self._filled(first, 1, self.sizes, "first")
+            missing = len(first.row_N) - len(index_N)
+            index_N, size_N = pad(index_N, (0, missing)), pad(size_N, (0, missing))
+        return First(first, index_N, size_N)
+
+    def _filled(self, candidates: Candidates, tokens: int, sizes: Sizes, name: str) -> Candidates:
         """With candidates that are never open, of the last null row, at the last of the rows' ``tokens`` tokens."""
-        missing = sizes.grown("candidates", len(candidates.at_N)) - len(candidates.at_N)
+        missing = sizes.grown(name, len(candidates.at_N)) - len(candidates.at_N)
         null = {"at_N": tokens - 1, "source_N": tokens - 1, "place_N": self.total, "row_N": self.slots - 1}
         null["copy_N"] = 2 * tokens - 1
         filled: dict[str, Any] = {
@@ -252,11 +283,13 @@ class Packer:
 def _uploaded(pack: Pack, device: torch.device) -> Pack:
     """A pack with its tensors on the device, by one copy."""
     plan, candidates, cached = pack.plan, pack.candidates, pack.plan.cached
-    parts: dict[str, Pack | Candidates | Cached | None]
-    parts = {"pack": pack, "candidates": candidates, "cached": cached}
+    parts: dict[str, Any] = {"pack": pack, "candidates": candidates, "cached": cached}
+    if pack.first is not None:
+        parts |= {"first": pack.first, "of_first": pack.first.candidates}
     host = {f"{of}.{name}": x for of, part in parts.items() if part for name, x in _tensors(part).items()}
     host |= {f"plan.{name}": x for name, x in plan.tables().items()}
     host |= {f"group.{i}": x for i, x in enumerate(candidates.groups)}
+    host |= {f"first_group.{i}": x for i, x in enumerate(pack.first.candidates.groups if pack.first else ())}
     there = upload(host, device)
 
     def part(of: str) -> dict[str, Any]:
@@ -265,7 +298,11 @@ def _uploaded(pack: Pack, device: torch.device) -> Pack:
     plan = replace(plan, cached=cached and replace(cached, **part("cached")))
     plan.place(part("plan"), device)
     candidates = replace(candidates, **part("candidates"), groups=[*part("group").values()])
-    return replace(pack, plan=plan, candidates=candidates, **part("pack"))
+    first = pack.first
+    if first is not None:
+        of_first = replace(first.candidates, **part("of_first"), groups=[*part("first_group").values()])
+        first = replace(first, candidates=of_first, **part("first"))
+    return replace(pack, plan=plan, candidates=candidates, first=first, **part("pack"))
 
 
 def _repeated(values: Sequence[int], counts: Sequence[int]) -> Tensor:
@@ -279,6 +316,6 @@ def _without_reads(cached: Cached | None, rows: int) -> Cached | None:
     return cached and replace(cached, slots=(*cached.slots, *[nothing] * rows))
 
 
-def _tensors(record: Pack | Candidates | Cached) -> dict[str, Tensor]:
+def _tensors(record: Any) -> dict[str, Tensor]:
     """Its tensors by name."""
     return {f.name: x for f in fields(record) if isinstance(x := getattr(record, f.name), Tensor)}

@@ -1,6 +1,7 @@
-"""What is recorded of each forward: events, and the responses that it predicts. There is no recorder where neither is.
+"""What is recorded of each forward: events, the responses that it predicts, and what published samplers would count.
+There is no recorder where nothing is.
 
-Shape letters: N open positions, R rows, T tokens of the canvases.
+Shape letters: N open positions, T tokens of the canvases.
 """
 
 from __future__ import annotations
@@ -20,44 +21,58 @@ from dare_bench.types import Event
 
 @dataclass(frozen=True)
 class Recorder:
-    """Observes forwards after the fact: leaves events and predictions with the rows that record them."""
+    """Observes forwards after the fact: leaves what is recorded with the rows, each of which has so many ``states``."""
 
     rows: Sequence[RowState]
+    states: int
     traced: bool
     predicted: bool
+    carried: bool
 
     @classmethod
-    def of(cls, rows: Sequence[RowState]) -> Recorder | None:
+    def of(cls, rows: Sequence[RowState], states: int) -> Recorder | None:
         traced = any(row.sampler.record_trajectory for row in rows)
         predicted = any(row.sampler.record_predictions for row in rows)
-        return cls(rows, traced, predicted) if traced or predicted else None
+        carried = any(row.sampler.reference.count == "carry" for row in rows)
+        return cls(rows, states, traced, predicted, carried) if traced or predicted or carried else None
 
     def observe(self, device: DeviceState, positions: Positions, decision: Decision) -> None:
         """After a forward whose decision is written."""
+        drafts = device.drafts
+        made = [True] * len(device.turn_R) if drafts is None else drafts.made_R.tolist()
         if self.predicted:
-            self._predict(device, positions, decision)
+            self._predict(device, positions, decision, made)
         if self.traced:
-            self._record(device, positions, decision)
+            self._record(device, positions, decision, made)
+        if self.carried:
+            self._count_rejected(device, positions.masks_left(decision).tolist())
 
-    def _predict(self, device: DeviceState, positions: Positions, decision: Decision) -> None:
+    def _predict(self, device: DeviceState, positions: Positions, decision: Decision, made: Sequence[bool]) -> None:
         """The responses that this forward predicts: every open mask takes its proposed token."""
-        predicted_T = device.canvas_T.clone()
+        predicted_T = (device.canvas_T if device.drafts is None else device.drafts.decided_T).clone()
         predicted_T[positions.place_N] = torch.where(positions.masked_N, decision.token_N, positions.current_N)
-        lengths = [len(row.canvas) for row in self.rows]
+        lengths = [len(row.canvas) for row in self.rows for _ in range(self.states)]
         canvases = predicted_T[: sum(lengths)].cpu().split(lengths)
-        for row, canvas in zip(self.rows, canvases, strict=True):
-            if row.sampler.record_predictions:
+        for i, canvas in enumerate(canvases):
+            row = self.rows[i // self.states]
+            if row.sampler.record_predictions and made[i]:
                 row.predictions.append(row.response_in(canvas))
 
-    def _record(self, device: DeviceState, positions: Positions, decision: Decision) -> None:
+    def _record(self, device: DeviceState, positions: Positions, decision: Decision, made: Sequence[bool]) -> None:
         """The events of this forward."""
         where = decision.written_N & ((decision.token_N != device.mask_id) | ~positions.masked_N)
         rows, columns = positions.row_N[where].tolist(), positions.position_N[where].tolist()
         tables = (decision.token_N, decision.confidence_N, decision.logprob_N)
         values = (table_N[where].tolist() for table_N in tables)
-        turns = (device.turn_R - 1).tolist()  # a row that writes has counted this forward
+        # A row that writes has counted this forward.
+        turns = (device.turn_R - 1 if device.drafts is None else device.drafts.turn_R).tolist()
         for i, column, token, confidence, logprob in zip(rows, columns, *values, strict=True):
-            if self.rows[i].sampler.record_trajectory:
+            row = self.rows[i // self.states]
+            if row.sampler.record_trajectory and made[i]:
                 op: Literal["set", "remask"] = "remask" if token == device.mask_id else "set"
                 drawn = None if isnan(logprob) else logprob
-                self.rows[i].events.append(Event(turns[i], op, column, token, round(confidence, 6), drawn))
+                row.events.append(Event(turns[i], op, column, token, round(confidence, 6), drawn))
+
+    def _count_rejected(self, device: DeviceState, masks_R: Sequence[int]) -> None:
+        for row, step, masks in zip(self.rows, device.step_R.tolist(), masks_R, strict=False):  # then null rows
+            row.ledger.reject(step, row.sampler.strategy.planned(row.sampler.block_length), masks)

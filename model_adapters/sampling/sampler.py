@@ -33,6 +33,8 @@ class Sampler:
     """Not the family's published sampler: tier A."""
     uniform_noise: bool = False
     """Is the network shown a random token for each open position, and not a mask?"""
+    draft_steps: int = 0
+    """Steps that a forward may verify besides its own."""
     record_trajectory: bool = False
     record_predictions: bool = False
     record_near_tie: bool = False
@@ -46,6 +48,17 @@ class Sampler:
     def replays(self) -> bool:
         """Does it use the published code's random numbers?"""
         return self.reference.replay and self.draws
+
+    @property
+    def without_drafts(self) -> str | None:
+        """Why no further steps can be drafted; None: they can."""
+        if self.strategy.edits:
+            return f"strategy {self.strategy.name!r} writes over tokens, so that drafts are not what it would do next"
+        if self.replays or self.uniform_noise:
+            return "rng='reference' draws as many random numbers as the published code makes forwards"
+        if self.attention.cache.follows_canvas or self.reference.count == "carry":
+            return "each forward of this sampler depends on what the one before has left open"
+        return None
 
     @cached_property
     def decision(self) -> Hashable:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
+from copy import copy
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -69,6 +70,14 @@ class RowState:
     cut: bool = False
     """Has ``end_turn`` ended the row before it was finished?"""
     started: float = field(default_factory=time.perf_counter)
+    drafts: list[RowState] = field(default_factory=list)
+    """Further states of the row in its block: see ``drafts.py``."""
+    depth: int = 0
+    """The number of a draft, from 1 on; 0: the row itself."""
+    drafted: bool = False
+    """Will the next forward verify this draft?"""
+    saved: int = 0
+    """Forwards that drafts have saved."""
     _candidates: tuple[tuple[int, int, int], Tensor] | None = None
 
     def __post_init__(self) -> None:
@@ -78,6 +87,17 @@ class RowState:
         self.turn, self.ledger = self.start_turn, Ledger(self.sampler.reference.count)
         if self.sampler.strategy.remasks:
             self.scores = torch.full((len(self.canvas),), float("inf"), dtype=torch.float64)
+
+    def _draft(self, depth: int) -> RowState:
+        draft = copy(self)
+        draft.depth, draft.drafted, draft.drafts = depth, False, []
+        return draft
+
+    def states(self, drafts: int) -> list[RowState]:
+        """The row and so many drafts."""
+        more = range(len(self.drafts), drafts)
+        self.drafts = [*self.drafts[:drafts], *(self._draft(i + 1) for i in more)]
+        return [self, *self.drafts]
 
     @property
     def begin(self) -> int:
@@ -167,7 +187,7 @@ class RowState:
                     self.stopped = True
                     return False
             self.block, self.step, self.post_steps, self.opened = self.block + 1, 0, 0, False
-            self.soft = None
+            self.soft, self.drafts = None, []
             if self.begin >= len(self.canvas):
                 return False
             masked = self.canvas == self.mask_id

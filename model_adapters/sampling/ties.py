@@ -65,10 +65,14 @@ class NearTies:
             positions = group.positions
             mask_R = _first(positions, positions.live(positions.masked_N), last)
             self.near_R |= ~(self.cut_R & (self.end_R < mask_R)) & near_R
-            is_end_N = torch.zeros_like(positions.masked_N)
-            for eos in self.eos_ids:
-                is_end_N |= decision.after_N == eos
-            self.end_R.copy_(torch.minimum(self.end_R, _first(positions, is_end_N, last)))
+            self.note_ends(positions, decision)
+
+    def note_ends(self, positions: Positions, decision: Decision) -> None:
+        """Note where answers end after a decision."""
+        is_end_N = torch.zeros_like(positions.masked_N)
+        for eos in self.eos_ids:
+            is_end_N |= decision.after_N == eos
+        self.end_R.copy_(torch.minimum(self.end_R, _first(positions, is_end_N, torch.iinfo(torch.long).max)))
 
 
 def _first(positions: Positions, where_N: Tensor, none: int) -> Tensor:

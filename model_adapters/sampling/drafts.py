@@ -1,0 +1,179 @@
+"""Lossless self-speculation: a row stands in a forward in several states, of which all but the first are drafts.
+
+A draft is what the strategy would write next if the logits stayed as they are. One forward gives the logits of all
+states of a row: a draft is right if the decision on the state before leads to it, so that a forward makes as many steps
+as drafts were right, and one more. Each is the step that would have been made without drafts: the same tokens, random
+numbers and counts. Sources: SSD, arXiv 2510.04147; FreeDave, arXiv 2510.00294.
+
+Shape letters: T tokens of the canvases, R states, N open positions, V vocabulary, F rows, D states of a row.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.nn.functional import pad
+
+from dare_bench.model_adapters.sampling.decide import joined
+from dare_bench.model_adapters.sampling.device import DeviceState
+from dare_bench.model_adapters.sampling.state import RowState
+
+BUSY = {"cpu": 2e8, "cuda": 1e12}
+"""Floating-point operations of a forward, by type of device, from which on drafts would take as long as the forwards
+that they save. Below them a forward waits for launches and for memory."""
+FAR = 1 << 40
+
+
+def affordable(rows: Sequence[RowState], weights: int, device: torch.device) -> int:
+    """The drafts that rows which share forwards of a network with so many weights have: those that all ask for, but
+    fewer or none where a forward would be bound by computing."""
+    wanted = min(row.sampler.draft_steps for row in rows)
+    if not wanted:
+        return 0
+    tokens = sum(high - low for low, high in (row.window() for row in rows))
+    most = BUSY.get(device.type, BUSY["cuda"]) / max(1, 2 * weights * tokens)
+    return max(0, min(wanted, int(most) - 1))
+
+
+@dataclass(eq=False)
+class Drafts:
+    """The states of rows on the device. Those of a row follow each other, with canvases of equal length: a token of
+    state d (``depth_T``) of row ``row_T`` is ``stride_T`` tokens behind that of the state before it, and the first
+    state's is at ``base_T``."""
+
+    eos_ids: tuple[int, ...]
+    state_FD: Tensor
+    row_T: Tensor
+    base_T: Tensor
+    depth_T: Tensor
+    stride_T: Tensor
+    answer_T: Tensor
+    """True behind the prompt."""
+    stops_F: Tensor
+    """May the row end inside a block, at an EOS?"""
+    end_F: Tensor
+    """The forwards after which the row ends."""
+    saved_F: Tensor
+    """Forwards that the row has not needed."""
+    drafted_R: Tensor
+    """The drafts that the next forward verifies."""
+    draft_T: Tensor
+    """The canvases before the forward."""
+    decided_T: Tensor
+    """The canvases after its decisions."""
+    made_R: Tensor
+    """The states whose decisions were made in the last forward, and were steps of their rows."""
+    turn_R: Tensor
+    """The forwards of the row before that step, if there were no drafts."""
+
+    @staticmethod
+    def tables(rows: Sequence[RowState], count: int, canvas_T: Tensor, slots: int) -> dict[str, Tensor]:
+        """The tensors on the host, by name, of rows with so many drafts each, and of ``slots`` states in all."""
+        parts: list[tuple[Tensor, ...]] = []
+        start, states, null_F = 0, 1 + count, slots // (1 + count) - len(rows)
+        for i, row in enumerate(rows):
+            length = len(row.canvas)
+            column_L, depth_L = torch.arange(length).repeat(states), torch.arange(states).repeat_interleave(length)
+            row_L, stride_L = torch.full_like(column_L, i), torch.full_like(column_L, length)
+            parts.append((row_L, start + column_L, depth_L, stride_L, column_L >= len(row.prompt)))
+            start += states * length
+        null = torch.arange(start, len(canvas_T))
+        parts.append((torch.full_like(null, slots // states - 1), null, null * 0, null * 0, null < 0))
+        names = ("row_T", "base_T", "depth_T", "stride_T", "answer_T")
+        drafted_R = torch.tensor([state.drafted for row in rows for state in row.states(count)])
+        none_R = torch.zeros(slots, dtype=torch.long)
+        return {
+            **{name: torch.cat(x) for name, x in zip(names, zip(*parts, strict=True), strict=True)},
+            "state_FD": torch.arange(slots).view(-1, states),
+            "stops_F": pad(torch.tensor([row.sampler.stopping.stop_in_block for row in rows]), (0, null_F)),
+            "end_F": pad(torch.tensor([FAR if row.end_turn is None else row.end_turn for row in rows]), (0, null_F)),
+            "saved_F": pad(torch.tensor([row.saved for row in rows]), (0, null_F)),
+            "drafted_R": pad(drafted_R, (0, slots - len(drafted_R))),
+            "draft_T": canvas_T.clone(),
+            "decided_T": canvas_T.clone(),
+            "made_R": none_R.bool(),
+            "turn_R": none_R.clone(),
+        }
+
+    def advance(self, device: DeviceState, logits_NV: Tensor) -> None:
+        """After a forward whose decisions are written: move each row to the last state that was reached, and draft what
+        follows."""
+        last_F = self._verify(device)
+        self._draft(device, logits_NV, last_F)
+
+    def _verify(self, device: DeviceState) -> Tensor:
+        """Which drafts were right; all states of a row become the last one that was reached, whose number is returned,
+        [F]."""
+        self.decided_T.copy_(device.canvas_T)
+        self.turn_R.copy_(device.turn_R - 1)
+        before_T = self.base_T + (self.depth_T - 1).clamp(min=0) * self.stride_T
+        right_FD = (self.drafted_R & ~self._any(device.canvas_T[before_T] != self.draft_T))[self.state_FD]
+        is_end_T = torch.zeros_like(self.answer_T)
+        for eos in self.eos_ids:
+            is_end_T |= device.canvas_T == eos
+        ended_FD = self._any(is_end_T & self.answer_T)[self.state_FD] & self.stops_F[:, None]
+        going_FD = device.going_R[self.state_FD] & (device.turn_R[self.state_FD] < self.end_F[:, None]) & ~ended_FD
+        right_FD[:, 1:] &= going_FD[:, :-1]
+        right_FD[:, 0].fill_(True)
+        made_FD = right_FD.long().cumprod(1)
+        last_F = made_FD.sum(1) - 1
+        self.saved_F += last_F
+        self.made_R[self.state_FD] = made_FD.bool()
+        if device.ties is not None:
+            near_F = (device.ties.near_R[self.state_FD] & made_FD.bool()).any(1)
+            device.ties.near_R[self.state_FD] = near_F[:, None] & (torch.arange(made_FD.shape[1]) == 0).to(
+                near_F.device
+            )
+        device.canvas_T.copy_(device.canvas_T[self.base_T + last_F[self.row_T] * self.stride_T])
+        for holder, name in _moving(device):
+            x_FD = getattr(holder, name)[self.state_FD]
+            getattr(holder, name)[self.state_FD] = x_FD.gather(1, last_F[:, None].expand_as(x_FD))
+        return last_F
+
+    def _any(self, where_T: Tensor) -> Tensor:
+        """Is ``where_T`` True anywhere in a state's canvas? bool [R]."""
+        state_T = self.state_FD[self.row_T, self.depth_T]
+        return torch.zeros_like(self.turn_R).index_add_(0, state_T, where_T.long()) > 0
+
+    def _draft(self, device: DeviceState, logits_NV: Tensor, last_F: Tensor) -> None:
+        """Decide again and again on the same logits, in the first state of each row; then give each of its states one
+        of the results."""
+        assert device.pack is not None
+        first = device.pack.first
+        assert first is not None
+        last_N = first.index_N + last_F[first.candidates.row_N // self.state_FD.shape[1]] * first.size_N
+        if device.open_N is not None:  # logits of the listed positions alone
+            row_N = torch.zeros_like(device.pack.candidates.at_N)
+            row_N[device.open_N] = torch.arange(len(device.open_N), device=row_N.device)
+            last_N = row_N[last_N]
+        states = [self._state(device)]
+        for _ in range(self.state_FD.shape[1] - 1):
+            positions, open_N = device.positions(first.candidates)
+            at_N = last_N if open_N is None else last_N[open_N]
+            groups = device.groups(logits_NV[at_N], positions, first.candidates)
+            decision = joined(groups, [group.select(group.propose()) for group in groups], positions)
+            if device.ties is not None:
+                device.ties.note_ends(positions, decision)
+            device.write(positions, decision)
+            device.count(positions, decision)
+            states.append(self._state(device))
+        canvases, *tables = (torch.stack(x) for x in zip(*states, strict=True))
+        device.canvas_T.copy_(canvases[self.depth_T, self.base_T])
+        self.draft_T.copy_(device.canvas_T)
+        for (holder, name), x_DR in zip(_moving(device), tables, strict=True):
+            getattr(holder, name)[self.state_FD] = x_DR[:, self.state_FD[:, 0]].T
+        self.drafted_R.copy_(device.going_R)
+
+    def _state(self, device: DeviceState) -> tuple[Tensor, ...]:
+        return device.canvas_T.clone(), *(getattr(holder, name).clone() for holder, name in _moving(device))
+
+
+def _moving(device: DeviceState) -> Iterator[tuple[Any, str]]:
+    """The tables of a row that a step changes: what holds them, and their names."""
+    yield from ((device, name) for name in ("step_R", "turn_R", "going_R"))
+    if device.ties is not None:
+        yield device.ties, "end_R"

@@ -208,13 +208,13 @@ class ActiveRows:
                     row.stream.back()
 
     def ended(self) -> list[int]:
-        """The rows that end here, whether their blocks are finished or not."""
-        at = [(i, row.end_turn) for i, row in enumerate(self.rows) if row.end_turn is not None]
-        if not at:
-            return []
-        assert self.read is not None  # the host looks after each forward of such rows
-        turns = self.read["turn_R"].tolist()[:: 1 + self.drafts]
-        return [i for i, end in at if turns[i] >= end]
+        """The rows that end here, whether their blocks are finished or not; the host looks after each forward of these
+        rows."""
+        turns = [row.turn for row in self.rows]
+        if self.read is not None:
+            turns = self.read["turn_R"].tolist()[:: 1 + self.drafts]
+        rows = enumerate(zip(self.rows, turns, strict=False))  # then null rows
+        return [i for i, (row, turn) in rows if row.end_turn is not None and turn >= row.end_turn]
 
     def _stopped(self, positions: Positions, decision: Decision) -> list[int]:
         """Rows with an EOS without masks before it, which this forward has written (LLaDA2 generate, eos_early_stop)

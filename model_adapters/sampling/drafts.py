@@ -22,21 +22,21 @@ from dare_bench.model_adapters.sampling.decide import joined
 from dare_bench.model_adapters.sampling.device import DeviceState
 from dare_bench.model_adapters.sampling.state import RowState
 
-BUSY = {"cpu": 2e8, "cuda": 1e12}
-"""Floating-point operations of a forward, by type of device, from which on drafts would take as long as the forwards
-that they save. Below them a forward waits for launches and for memory."""
+IDLE_TOKENS = {"cpu": 0}
+"""Tokens of a forward up to which a device waits for memory and launches, so that drafts take no time, by its type:
+none on a CPU, else ``IDLE``."""
+IDLE = 184  # an H200 multiplies for as long as it reads the weights in bfloat16
 FAR = 1 << 40
 
 
-def affordable(rows: Sequence[RowState], weights: int, device: torch.device) -> int:
-    """The drafts that rows which share forwards of a network with so many weights have: those that all ask for, but
-    fewer or none where a forward would be bound by computing."""
+def affordable(rows: Sequence[RowState], device: torch.device) -> int:
+    """The drafts of rows that share forwards: as many as all of them ask for; fewer, or none, where a forward is bound
+    by computing."""
     wanted = min(row.sampler.draft_steps for row in rows)
     if not wanted:
         return 0
-    tokens = sum(high - low for low, high in (row.window() for row in rows))
-    most = BUSY.get(device.type, BUSY["cuda"]) / max(1, 2 * weights * tokens)
-    return max(0, min(wanted, int(most) - 1))
+    tokens = sum(row.stop - row.begin if row.cache.used else len(row.canvas) for row in rows)
+    return max(0, min(wanted, IDLE_TOKENS.get(device.type, IDLE) // tokens - 1))
 
 
 @dataclass(eq=False)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
-from functools import cached_property
 from itertools import chain
 from typing import Any
 
@@ -103,11 +102,6 @@ class _Loop:
     pool: PagePool | None = None
     sizes: Sizes = field(default_factory=Sizes)
 
-    @cached_property
-    def weights(self) -> int:
-        """The number of the network's weights."""
-        return sum(x.numel() for x in self.network.parameters())
-
     def run(self) -> Iterator[RowState]:
         while True:
             yield from self.fill()
@@ -149,7 +143,7 @@ class _Loop:
         backend = getattr(self.network, "attention", None)  # a wrapped network may have none
         sizes = self.sizes if self.frames is None else self.frames.sizes
         static = backend is not None and backend.static_shapes
-        drafts = affordable(self.active, self.weights, self.device)
+        drafts = affordable(self.active, self.device)
         return ActiveRows(
             self.active, self.mask_id, self.device, self.store, self.pool, sizes if static else None, drafts
         )

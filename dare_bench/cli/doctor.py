@@ -9,7 +9,6 @@ import tempfile
 from collections.abc import Iterator
 from dataclasses import dataclass
 from importlib.metadata import PackageNotFoundError, requires, version
-from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -49,25 +48,11 @@ def doctor(
         str | None,
         typer.Option(help="Memory limits for its weights (default: the free memory): 0=70GB,1=70GB,cpu=100GB."),
     ] = None,
-    roofline: Annotated[
-        bool, typer.Option("--roofline", help="Also compare a forward pass with the machine's roofline.")
-    ] = False,
-    like: Annotated[
-        str,
-        typer.Option(
-            help="With --roofline: shape of the network, a checkpoint of `ls recipes`, or a prefix of its name."
-        ),
-    ] = "llada-8b",
-    layers: Annotated[int, typer.Option(help="With --roofline: layers of the network.")] = 2,
-    rows: Annotated[int, typer.Option(min=1, help="With --roofline: rows of the forward pass.")] = 1,
-    tokens: Annotated[int, typer.Option(min=1, help="With --roofline: tokens of a row.")] = 556,
     json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
     """Check this installation.
 
     Checks versions, GPU, extras, plugins, links, caches, sandbox and disk. Exit code 1 if something will not work.
-    With --roofline it also measures the rates of a matrix product and of a copy, runs one denoising forward pass
-    with random weights, and prints its share of the speed that these rates allow.
 
     With --model, print instead where the layers of a checkpoint would go with --device auto, without its weights, which
     are not fetched from the hub. With --max-memory, the plan is for other devices than this machine's.
@@ -80,7 +65,6 @@ def doctor(
     if model is None and any(settings.given().values()):
         raise UsageError("--family, --dtype, --quantize and --max-memory describe a checkpoint; give --model too")
     checks = findings() if model is None else placement(model, settings)
-    checks = chain(checks, rates(like, layers, rows, tokens) if roofline else ())
     results = echo_each(checks, lambda check: f"{check.level:<4}  {check.name}: {check.detail}", json=json)
     if any(finding.level == "bad" for finding in results):
         raise typer.Exit(1)
@@ -236,24 +220,3 @@ def accelerator() -> Iterator[Finding]:
         yield Finding("gpu", "ok", f"{names} (CUDA {torch.version.cuda})")
     else:
         yield Finding("gpu", "note", f"no GPU that PyTorch can use; {torch.get_num_threads()} CPU threads")
-
-
-def rates(like: str, layers: int, rows: int, tokens: int) -> Iterator[Finding]:
-    """The roofline: in bfloat16 on a GPU, else in float32 with as many threads as PyTorch has."""
-    from dare_bench.costs.roofline import BLOCK, GOAL, measure, published
-
-    network = published(like, layers)
-    import torch
-
-    device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
-    dtype = torch.bfloat16 if device.type == "cuda" else torch.float32
-    roofline, kind = measure(network, rows, tokens, device, dtype), str(dtype).removeprefix("torch.")
-    threads = f", {torch.get_num_threads()} threads" if device.type == "cpu" else ""
-    yield Finding("products", "ok", f"{roofline.flop_per_s / 1e9:,.0f} GFLOP/s in {kind} on {device.type}{threads}")
-    yield Finding("copies", "ok", f"{roofline.bytes_per_s / 1e9:,.0f} GB/s, read and written")
-    limit, floor = next(iter(roofline.floors.items()))
-    what = f"{like} with {layers} layers, {rows} x {tokens} tokens, logits at {rows * min(BLOCK, tokens)}"
-    took = f"{roofline.seconds * 1e3:,.1f} ms, at least {floor * 1e3:,.1f} by {limit}"
-    small = "" if network.arch.width >= 2048 else "; small networks reach less"
-    reached, goal = roofline.share >= GOAL[device.type], f"the goal is {GOAL[device.type]:.0%}{small}"
-    yield Finding("forward", "ok" if reached else "note", f"{what}: {took}; {roofline.share:.0%} of the floor, {goal}")

@@ -91,7 +91,7 @@ class PublishedScore(Strict):
 
 
 class RecipeRun(Strict):
-    """The evaluation that reproduces the score: RunSpec fields, and facts about the task for the cost model."""
+    """The evaluation that reproduces the score: RunSpec fields, and what the cost model needs to know of the task."""
 
     harness: str = Field(min_length=1)
     tasks: Annotated[tuple[str, ...], OneOrMore] = Field(min_length=1)
@@ -146,35 +146,6 @@ class RecipeEntry(Strict):
         return self
 
 
-class ExpertFacts(Strict):
-    """A mixture of experts: a token uses ``active`` of ``count`` experts of width ``ff``, and shared experts of total
-    width ``shared_ff``."""
-
-    count: int = Field(ge=1)
-    active: int = Field(ge=1)
-    ff: int = Field(ge=1)
-    shared_ff: int = Field(default=0, ge=0)
-    dense_layers: int = Field(default=0, ge=0, description="layers with a dense MLP instead")
-
-
-class Facts(Strict):
-    """The network's shape, for the cost model. Null: unknown; the cost model then reports its assumption."""
-
-    layers: int = Field(ge=1)
-    d_model: int = Field(ge=1)
-    heads: int | None = Field(default=None, ge=1)
-    kv_heads: int | None = Field(default=None, ge=1)
-    head_dim: int | None = Field(default=None, ge=1)
-    ff: int | None = Field(default=None, ge=1, description="width of dense MLPs; null: there are none")
-    vocab: int | None = Field(default=None, ge=1)
-    experts: ExpertFacts | None = None
-    attention: Literal["bidirectional", "block-causal"]
-    block_length: int | None = Field(default=None, ge=1, description="of block-causal attention")
-    tokens_per_forward: float | None = Field(
-        default=None, ge=1, description="measured by the authors, for decoding by confidence"
-    )
-
-
 class LeftOut(Strict):
     """Scores of a published table without a recipe: ``rows`` of it, each in this number of ``columns``."""
 
@@ -201,5 +172,8 @@ class RecipeFile(Strict):
     model: str = Field(min_length=1, description="hub id, or the reason why there is none")
     family: str = Field(min_length=1)
     about: str = ""
-    facts: Facts
+    config: dict[str, Any] = Field(description="of the published config.json what describes the network, for estimates")
+    tokens_per_forward: float | None = Field(
+        default=None, ge=1, description="measured by the authors, for decoding by confidence"
+    )
     scores: dict[str, RecipeEntry] = Field(min_length=1)

@@ -18,7 +18,7 @@ from dare_bench.model_adapters.backbone.attention import BACKENDS
 from dare_bench.model_adapters.backbone.network import shapes_of
 from dare_bench.model_adapters.configs import check_types, describing
 from dare_bench.model_adapters.fields import Count, NaturalNumber, resolve_fields
-from dare_bench.model_adapters.native_opening import open_native, planned
+from dare_bench.model_adapters.native_opening import described, open_native, planned
 from dare_bench.model_adapters.quiet import quiet_transformers
 from dare_bench.model_adapters.sampling.attention import CACHES, AttentionPolicy
 from dare_bench.model_adapters.sampling.reference import ReferencePolicy
@@ -122,6 +122,10 @@ class Family(ABC):
     def open(self, path: Path, settings: OpeningSettings, *, weights: bool = True) -> Any:
         """Open a folder in this family's published layout (see ``native_opening.open_native``)."""
         return open_native(self, path, settings, weights=weights)
+
+    def described(self, raw: dict[str, Any]) -> Any:
+        """A network without weights by its config.json alone (see ``native_opening.described``)."""
+        return described(self, raw)
 
     def planned(self, path: Path, settings: OpeningSettings) -> Iterator[tuple[str, str]]:
         """Where its layers would go with ``device="auto"`` (see ``native_opening.planned``)."""

@@ -86,6 +86,16 @@ def open_native(family: Family, path: Path, settings: OpeningSettings, *, weight
     return NativeModel(family, loaded, tokenizer, spec, path, adapter, frames)
 
 
+def described(family: Family, raw: dict[str, Any]) -> NativeModel:
+    """A network that only a config.json describes, in bfloat16, without weights, files and tokenizer. Its special ids
+    and its context limit are made up. Raises CheckpointError."""
+    where, device = Path("config.json"), torch.device("cpu")
+    network = empty_network(family, where, raw)
+    _prepare(family, network, OpeningSettings(device="cpu"), device, torch.bfloat16)
+    spec = _spec(family, network, replace(family.special_ids(network.config, None, {}), mask=2, eos=(1,)), where)
+    return NativeModel(family, network.eval(), None, replace(spec, context_limit=2**31), where)
+
+
 def _network_of_files(family: Family, path: Path, raw: dict[str, Any]) -> DiffusionNetwork:
     """The network of a folder, on the meta device; raises CheckpointError if its files do not have its weights."""
     network_class = family.network_of(raw)

@@ -66,7 +66,7 @@ def show_training(
 
 
 def _previewed(run: PlannedRun, json: bool) -> Preview | RecipeEstimate:
-    """The preview of a run with its checkpoint, or an estimate from ``facts`` if the checkpoint is not on this machine.
+    """The preview of a run with its checkpoint, or an estimate by its recipe if the checkpoint is not on this machine.
     Printed as soon as it is known, unless as JSON."""
     if run.recipe is not None and not _is_local(str(run.fields.get("model"))):
         from dare_bench.costs.recipe import estimate

@@ -1,4 +1,4 @@
-"""The estimated GPU cost of a recipe, from its facts and settings, without weights, data or a GPU: its forwards, times
+"""The estimated GPU cost of a recipe, from its config and settings, without weights, data or a GPU: its forwards, times
 a traced one (``trace.py``). No torch at import."""
 
 from __future__ import annotations
@@ -8,7 +8,7 @@ from dataclasses import asdict, dataclass
 from math import ceil
 from typing import Any
 
-from dare_bench.costs.checkpoint import Network, PublishedCheckpoint
+from dare_bench.costs.checkpoint import Network, published
 from dare_bench.costs.gpus import Gpu, gpu_named
 from dare_bench.errors import UsageError
 from dare_bench.recipe_schema import TestSet
@@ -78,10 +78,10 @@ def estimate(recipe: Recipe, overrides: Mapping[str, Any] | None = None, gpu: st
         UsageError: an unknown GPU, a recipe that cannot be run, or a test set whose size is not recorded.
         DecodingError: decoding or likelihood settings that the family does not have or allow.
     """
-    device, run, facts = gpu_named(gpu), recipe.entry.run, recipe.file.facts
+    device, run, speed = gpu_named(gpu), recipe.entry.run, recipe.file.tokens_per_forward
     fields = merged(recipe.fields(), {name: value for name, value in (overrides or {}).items() if value is not None})
     assert run is not None  # otherwise ``fields`` raises
-    model = PublishedCheckpoint(recipe.file, fields["family"])
+    model, network = published(recipe.file, fields["family"])
     test_set, by_authors = recipe.entry.published.test_set, None
     documents = _documents(recipe.name, test_set, fields)
     prompt, note = _prompt(run.shots if fields.get("num_fewshot") is None else fields["num_fewshot"], test_set)
@@ -91,21 +91,19 @@ def estimate(recipe: Recipe, overrides: Mapping[str, Any] | None = None, gpu: st
     if run.kind == "likelihood":
         requests = documents * fields["repeats"] * (test_set.choices or 2)
         settings = model.family.likelihood_settings(fields["likelihood"], model.spec)
-        at_most = _cost([_likelihood(settings, test_set, prompt)], model.network, device, requests)
+        at_most = _cost([_likelihood(settings, test_set, prompt)], network, device, requests)
     else:
         requests = documents * fields["repeats"] * run.prompts
         sampler = model.family.sampler(model.resolve(fields["decoding"]), model.spec)
         steps = sampler.strategy.most_forwards(sampler.block_length)
         length = f"full length of {sampler.gen_length} in blocks of {sampler.block_length}, of at most {steps} steps"
         notes.insert(1, f"every response has its {length}")
-        at_most = _cost(list(decoding(sampler, prompt)), model.network, device, requests)
-        if facts.tokens_per_forward and sampler.strategy.parallel:
+        at_most = _cost(list(decoding(sampler, prompt)), network, device, requests)
+        if speed and sampler.strategy.parallel:
             answer = min((test_set.answer_tokens or sampler.gen_length) + 1, sampler.gen_length)
-            passes = list(decoding(sampler, prompt, answer, facts.tokens_per_forward))
-            by_authors = _cost(passes, model.network, device, requests)
-            notes.append(
-                f"the authors measured {facts.tokens_per_forward:g} tokens a forward pass; {answer} are needed"
-            )
+            passes = list(decoding(sampler, prompt, answer, speed))
+            by_authors = _cost(passes, network, device, requests)
+            notes.append(f"the authors measured {speed:g} tokens a forward pass; {answer} are needed")
     return RecipeEstimate(recipe.name, device.name, documents, requests, at_most, by_authors, notes)
 
 

@@ -7,7 +7,6 @@ from statistics import mean
 from typing import Any
 
 from dare_bench import recipes
-from dare_bench.costs.checkpoint import PublishedCheckpoint
 from dare_bench.costs.recipe import TEMPLATE_TOKENS
 from dare_bench.registry import registry
 from dare_bench.training.data import hub_data, read_data
@@ -48,7 +47,7 @@ def rows_of(spec: TrainSpec, kind: Kind, model: Any) -> SampledRows:
         few = spec.model_copy(update={"rows": min(spec.rows or SAMPLED_ROWS, SAMPLED_ROWS)})
         data = read_data(spec if spec.max_steps is None else few, kind)
         count, data = len(data.rows), replace(data, rows=data.rows[:SAMPLED_ROWS])
-        if not isinstance(model, PublishedCheckpoint):
+        if model.tokenizer is not None:
             some = tokenize(data, model, spec)  # which drops rows that are too long, as the training does
             return SampledRows(round(count * len(some.items) / len(data.rows)), some, "its tokenizer")
         name, canvas, records = data.name, data.canvas, tuple(r for r in data.rows if isinstance(r, RewardPrompt))

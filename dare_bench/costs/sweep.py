@@ -133,9 +133,7 @@ class SweepEstimates:
                 most = recipe.estimate(run.recipe, run.fields).at_most
                 forwards, hours = forwards + most.forwards, hours + most.hours
         if not is_small:
-            return WorkCost(
-                f"at most {forwards:,} forwards, {hours:,.1f} GPU hours (from the recipe's facts)", forwards
-            )
+            return WorkCost(f"at most {forwards:,} forwards, {hours:,.1f} GPU hours (from the recipe)", forwards)
         if len(refused) == len(runs):
             return WorkCost(f"cannot be run: {refused[0]}")
         failed = f"; {len(refused)} cannot be run: {refused[0]}" if refused else ""

@@ -102,7 +102,7 @@ RECIPE = """
 checkpoint: qwen
 model: qwen
 family: causal
-facts: {layers: 2, d_model: 32, attention: block-causal}
+config: {num_hidden_layers: 2, hidden_size: 32}
 scores:
   sums:
     published:

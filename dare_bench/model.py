@@ -5,9 +5,7 @@ from __future__ import annotations
 import json
 import logging
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import fields, replace
-from functools import cache
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal, Unpack
 
@@ -21,49 +19,6 @@ from dare_bench.types import Generation, Likelihood, LoopStats, ModelSpec, Promp
 
 log = logging.getLogger("dare_bench")
 Target = str | Sequence[int]
-
-
-class LateLikelihood(Likelihood):
-    """A likelihood whose ``is_greedy`` is computed when it is first read.
-
-    Its repr, comparisons, copies and pickles compute nothing: they are those of a plain :class:`Likelihood`, with None
-    as ``is_greedy`` until it was read.
-    """
-
-    __slots__ = ("_compute", "_known")
-
-    @classmethod
-    def of(cls, answer: Likelihood, compute: Callable[[], bool | None]) -> LateLikelihood:
-        late = cls(**{item.name: getattr(answer, item.name) for item in fields(answer)})
-        late._compute = compute
-        return late
-
-    @property
-    def is_greedy(self) -> bool | None:
-        if self._compute is not None:
-            self.is_greedy = self._compute()
-        return self._known
-
-    @is_greedy.setter
-    def is_greedy(self, value: bool | None) -> None:
-        self._known: bool | None = value
-        self._compute: Callable[[], bool | None] | None = None
-
-    def _plain(self) -> Likelihood:
-        values = {item.name: getattr(self, item.name) for item in fields(Likelihood) if item.name != "is_greedy"}
-        return Likelihood(is_greedy=self._known, **values)
-
-    def __repr__(self) -> str:
-        return repr(self._plain())
-
-    def __eq__(self, other: object) -> bool:
-        return self._plain() == (other._plain() if isinstance(other, LateLikelihood) else other)
-
-    __hash__ = None  # type: ignore[assignment]
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        plain = self._plain()
-        return Likelihood, tuple(getattr(plain, item.name) for item in fields(plain))
 
 
 class Model:
@@ -176,7 +131,7 @@ class Model:
         estimator: Literal["auto", "exact", "reference"] = "auto",
         seed: int = 0,
         max_rows: int | None = None,
-        want_greedy: bool = False,
+        want_greedy: bool = True,
         **fields: Unpack[LikelihoodKeywords],
     ) -> list[Likelihood]:
         """log p(target | context) in nats for each pair of strings or token lists, in order.
@@ -187,8 +142,7 @@ class Model:
             estimator: ``auto`` (exact up to 7 target tokens, or 7 in every block where attention has blocks, or if the
                 model is autoregressive; else the reference's draws), ``exact``, ``reference``.
             seed: seeds the published code's draws, for each pair.
-            want_greedy: decode for ``is_greedy`` now, a forward pass for each target token. False: the first read of an
-                ``is_greedy`` does it, for all pairs of the call; ``nfe`` and ``last_stats`` do not count it.
+            want_greedy: also decode for ``is_greedy``, a forward pass for each target token. False: it is None.
             fields: the family's fields by their users' names (``mc_num, batch_size``; LLaDA: ``cfg_scale``; Dream:
                 ``nll_type, log_type, sampling_eps, classifier_free_guidance``; families with blocks: ``block_length``).
                 ``batch_size`` sets the stratification of the draws, not the batch on the device: that is max_rows.
@@ -202,28 +156,7 @@ class Model:
             Request(str(i), "score", context, target=target, decoding=settings, seed=seed, want_greedy=want_greedy)
             for i, (context, target) in enumerate(map(_as_pair, pairs))
         ]
-        answers: list[Likelihood] = self._answers(requests, max_rows)
-        return answers if want_greedy else self._decoded_later(requests, answers, max_rows)
-
-    def _decoded_later(
-        self, requests: list[Request], answers: list[Likelihood], max_rows: int | None
-    ) -> list[Likelihood]:
-        """The answers, of which those without ``is_greedy`` find it when it is read."""
-
-        @cache
-        def flags() -> list[bool | None]:
-            if self.loaded.weights_version != answers[0].weights_version:
-                raise UsageError(
-                    f"is_greedy was not computed with weights version {answers[0].weights_version}, and the model has "
-                    f"version {self.loaded.weights_version} now; call loglikelihood with want_greedy=True"
-                )
-            again = [replace(request, want_greedy=True, want_value=False) for request in requests]
-            return [answer.is_greedy for answer in self._compute(again, max_rows, LoopStats())]
-
-        def later(place: int, answer: Likelihood) -> Likelihood:
-            return LateLikelihood.of(answer, lambda: flags()[place]) if answer.is_greedy is None else answer
-
-        return [later(place, answer) for place, answer in enumerate(answers)]
+        return self._answers(requests, max_rows)
 
     def save(self, path: str | Path) -> None:
         """Write the published layout, so that the original code loads it; of a model with an adapter, only the adapter,
@@ -234,14 +167,11 @@ class Model:
         if max_rows is not None and max_rows < 1:
             raise UsageError(f"max_rows={max_rows} must be at least 1")
         self.last_stats = LoopStats()
-        return self._compute(requests, max_rows, self.last_stats)
-
-    def _compute(self, requests: list[Request], max_rows: int | None, stats: LoopStats) -> list[Any]:
         if not requests:
             return []
         compute = self.loaded.generate if requests[0].kind == "generate" else self.loaded.score
         answers: dict[str, Any] = {}
-        for sample in compute(requests, max_rows=max_rows, stats=stats):
+        for sample in compute(requests, max_rows=max_rows, stats=self.last_stats):
             if sample.error is not None:
                 raise PromptError(f"prompt {int(sample.request.key) + 1} of {len(requests)}: {sample.error}")
             answers[sample.request.key] = sample.answer

@@ -88,8 +88,6 @@ class Request:
     repeat: int = 0
     want_greedy: bool = False
     """Score requests: is ``is_greedy`` needed? It costs a diffusion model one forward pass for each target token."""
-    want_value: bool = True
-    """Score requests: is ``value`` needed? Without it the answer may have NaN there."""
     rolling: bool = False
     """Score requests: the target is a text without a prompt, of any length. Every token is scored given the tokens
     before it in its window; the windows are as long as the context (lm-eval's ``loglikelihood_rolling``)."""

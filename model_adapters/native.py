@@ -93,7 +93,7 @@ class NativeModel(OpenedNetwork):
         law, settings = self.family.likelihood_law(self.spec), self.resolve_likelihood(request.decoding)
         n = len(self.encode(request.target if isinstance(request.target, str) else list(request.target or ())))
         context = len(self.encode(request.prompt)) if law.reads_context else 0
-        passes = law.passes(context, max(n, 1), settings) if request.want_value else 0
+        passes = law.passes(context, max(n, 1), settings)
         if request.want_greedy and law.causal:
             passes += 1
         elif request.want_greedy:

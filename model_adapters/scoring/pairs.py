@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
@@ -75,7 +74,7 @@ class ScoredPair:
 
     def likelihood(self, seconds: float, weights_version: int = 0) -> Likelihood:
         """The answer, when all losses are there."""
-        value, stderr = self.law.combine(self.parts, self.losses) if self.parts else (math.nan, math.nan)
+        value, stderr = self.law.combine(self.parts, self.losses)
         exact = all(part.round_size == 0 for part in self.parts)
         alike = all(part.round_size == 0 or part.masks_Mn.shape[1] == 1 for part in self.parts)
         passes = self.canvases + (self.clean > 0) + self.greedy_turns
@@ -84,7 +83,7 @@ class ScoredPair:
             stderr=stderr,
             is_greedy=self.is_greedy,
             nfe=passes * (2 if self.guidance > 0 else 1),
-            estimator=self.parts[0].estimator if self.parts else "",
+            estimator=self.parts[0].estimator,
             draws=sum(map(len, self.losses)) if exact else len(self.losses[0]),
             target_tokens=len(self.answer),
             prompt_tokens=len(self.context),
@@ -190,7 +189,5 @@ def make_pair(model: NativeModel, request: Request) -> ScoredPair:
             f"the model's context limit is {spec.context_limit}"
         )
     target = [*target, *ending]
-    parts = []
-    if request.want_value:
-        parts = law.draws(len(context), len(target), {**settings, "estimator": kind}, request.seed, visible)
+    parts = law.draws(len(context), len(target), {**settings, "estimator": kind}, request.seed, visible)
     return ScoredPair(request, context, target, len(ending), law, settings, parts, spec.predicts == "next")

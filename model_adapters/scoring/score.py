@@ -62,10 +62,8 @@ class _Scorer:
 
     def finish(self, pairs: list[ScoredPair]) -> Iterator[Sample]:
         started = time.perf_counter()
-        if valued := [pair for pair in pairs if pair.request.want_value]:
-            self._losses(valued)
-        wanting = [pair for pair in pairs if pair.request.want_greedy]
-        if wanting:
+        self._losses(pairs)
+        if wanting := [pair for pair in pairs if pair.request.want_greedy]:
             _greedy(self.model, wanting, self.batches.rows, self.stats)
         share = (time.perf_counter() - started) / len(pairs)
         for pair in pairs:

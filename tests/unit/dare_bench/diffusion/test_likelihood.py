@@ -2,19 +2,15 @@
 
 from __future__ import annotations
 
-import copy
 import math
-import pickle
-from dataclasses import replace
-from unittest import mock
 
 import golden
 import pytest
 import torch
 
 from dare_bench.diffusion.likelihood import combine, draw, enumerate_masks, reference_masks
-from dare_bench.errors import DecodingError, PromptError, UsageError
-from dare_bench.types import Likelihood, LoopStats, Request
+from dare_bench.errors import DecodingError, PromptError
+from dare_bench.types import LoopStats, Request
 
 CONTEXT, TARGET = [13, 14, 46, 74], [96, 98, 5, 105]
 
@@ -90,41 +86,14 @@ def test_greedy_is_asked_for_by_the_engine_only_when_needed():
     assert next(iter(golden.model().loaded.score([request]))).answer.is_greedy is None
 
 
-def test_greedy_is_decoded_when_it_is_first_read_once_for_all_pairs():
-    """Reading is the only thing that decodes; what was read stays, is what ``want_greedy`` gives, and is not shared."""
+def test_greedy_is_decoded_unless_only_values_are_wanted():
     model = golden.model()
     answer = model.generate([CONTEXT], gen_length=4, steps=4, block_length=4)[0].tokens
     pairs = [(CONTEXT, answer), (CONTEXT, TARGET)]
-    now = model.loglikelihood(pairs, want_greedy=True)
-    assert [f.is_greedy for f in now] == [True, False] and type(now[0]) is Likelihood
-    calls, score = [], model.loaded.score
-    with mock.patch.object(model.loaded, "score", lambda asked, **k: calls.append(asked) or score(asked, **k)):
-        first, second = model.loglikelihood(pairs)
-        assert "is_greedy=None" in repr(first) and first != second and first == copy.copy(first)
-        assert pickle.loads(pickle.dumps(first)) == first and type(pickle.loads(pickle.dumps(first))) is Likelihood
-        assert (len(calls), first.nfe) == (1, 15) and now[0].nfe == 15 + 4
-        assert (first.is_greedy, second.is_greedy, first.is_greedy) == (True, False, True)
-    assert [(r.want_greedy, r.want_value) for r in calls[1]] == [(True, False)] * 2 and len(calls) == 2
-    assert "is_greedy=True" in repr(first) and pickle.loads(pickle.dumps(second)).is_greedy is False
-    assert replace(first, value=0.0).is_greedy is True
-
-
-def test_greedy_is_not_decoded_with_other_weights(monkeypatch):
-    late = golden.model().loglikelihood([(CONTEXT, TARGET)])[0]
-    monkeypatch.setattr(golden.model().loaded, "weights_version", 1)
-    with pytest.raises(UsageError, match="version 0, and the model has version 1 now"):
-        _ = late.is_greedy
-
-
-@pytest.mark.parametrize("family", ["llada", "sdar"])
-def test_greedy_alone_computes_no_losses(family):
-    """Its forwards are those of decoding, and at most as many as were foreseen."""
-    request = Request("0", "score", CONTEXT, TARGET, want_greedy=True, want_value=False)
-    model, stats = golden.model(family).loaded, LoopStats()
-    (sample,) = model.score([request], stats=stats)
-    whole = next(iter(model.score([replace(request, want_value=True)])))
-    assert math.isnan(sample.answer.value) and sample.answer.is_greedy is whole.answer.is_greedy
-    assert sample.answer.draws == 0 and stats.forwards <= model.forwards(request) < whole.answer.nfe
+    both, values = model.loglikelihood(pairs), model.loglikelihood(pairs, want_greedy=False)
+    assert [f.is_greedy for f in both] == [True, False] and [f.is_greedy for f in values] == [None, None]
+    assert [f.value for f in both] == [f.value for f in values]
+    assert (both[0].nfe, values[0].nfe) == (15 + 4, 15)
 
 
 def test_targets_that_cannot_be_scored():

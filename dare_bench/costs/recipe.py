@@ -14,13 +14,12 @@ from dare_bench.errors import UsageError
 from dare_bench.recipe_schema import TestSet
 from dare_bench.recipes import Recipe
 from dare_bench.suites import merged
+from dare_bench.types import Request
 
 ROWS = 16
 """Assumed number of rows per forward pass."""
 TEMPLATE_TOKENS = 30
 """Assumed number of tokens of the task's text and the chat template in a prompt."""
-EXACT_LIMIT = 7
-"""Maximum length in tokens of targets that are enumerated instead of sampled, unless the recipe requires draws."""
 
 
 @dataclass(frozen=True)
@@ -90,8 +89,9 @@ def estimate(recipe: Recipe, overrides: Mapping[str, Any] | None = None, gpu: st
         notes.append(f"a network of {recipe.file.model}'s shape; the shape of {fields['model']} is not known here")
     if run.kind == "likelihood":
         requests = documents * fields["repeats"] * (test_set.choices or 2)
-        settings = model.family.likelihood_settings(fields["likelihood"], model.spec)
-        at_most = _cost([_likelihood(settings, test_set, prompt)], network, device, requests)
+        tokens = prompt + (target := test_set.answer_tokens or 1)  # of a choice and its context
+        request = Request("", "score", [0] * prompt, [0] * target, fields["likelihood"])
+        at_most = _cost([Pass(model.forwards(request), tokens, tokens, target / 2)], network, device, requests)
     else:
         requests = documents * fields["repeats"] * run.prompts
         sampler = model.family.sampler(model.resolve(fields["decoding"]), model.spec)
@@ -146,15 +146,6 @@ def decoding(sampler: Any, prompt: int, written: int | None = None, per_forward:
         yield Pass(blocks, total, total, block / 2)
         rest = block if cache.block_alone else total - prompt - (blocks - 1) / 2 * block
         yield Pass(blocks * (each - 1), rest, total, block / 2)
-
-
-def _likelihood(settings: Mapping[str, Any], test_set: TestSet, prompt: int) -> Pass:
-    """The forwards of one choice: one per draw, over context and target."""
-    target, draws = test_set.answer_tokens or 1, int(settings["mc_num"])
-    if settings.get("estimator", "auto") != "reference" and target <= EXACT_LIMIT:
-        draws = 2**target - 1
-    guided = 2 if float(settings.get("cfg_scale", 0)) > 0 else 1
-    return Pass(draws * guided, prompt + target, prompt + target, target / 2)
 
 
 def _cost(passes: Sequence[Pass], network: Network, gpu: Gpu, requests: int) -> GpuCost:

@@ -14,7 +14,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
@@ -86,13 +86,7 @@ def traced(
     def at(layers: int) -> Trace:
         shapes = network.shapes(layers, dtype, adapter)
         with FakeTensorMode(allow_non_fake_inputs=True), TraceMeter() as meter:
-            for module in shapes.modules():
-                for name, w in module._parameters.items():
-                    if w is not None:
-                        fake = torch.empty(w.shape, dtype=w.dtype)
-                        module._parameters[name] = nn.Parameter(fake, requires_grad=w.requires_grad)
-                for name, b in module._buffers.items():
-                    module._buffers[name] = None if b is None else torch.empty(b.shape, dtype=b.dtype)
+            shapes.to_empty(device="cpu")
             before = meter.live
             if (again := run(shapes)) is not None:
                 meter.flop = meter.moved = 0.0

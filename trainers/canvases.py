@@ -17,7 +17,8 @@ import torch
 from torch import Tensor
 
 from dare_bench.diffusion.canvas import Batch
-from dare_bench.trainers.steps import Item, TrainingRow
+from dare_bench.trainers.steps import Item
+from dare_bench.training.rows import TokenRow
 from dare_bench.training.tokens import EOS
 
 Padding = Literal["drawn", "longest", "eos_supervised", "masked_out"]
@@ -69,11 +70,11 @@ class Canvases:
     def _filled(self, item: Item, length: int) -> Item:
         return tuple(self._row(row, length) for row in item)
 
-    def _row(self, row: TrainingRow, length: int) -> TrainingRow:
+    def _row(self, row: TokenRow, length: int) -> TokenRow:
         if row.cut:
             return row
-        room = max(length - len(row.prompt) - len(row.response), EOS)
-        return replace(row, response=(*row.response, *[self.eos_id] * room))
+        room = max(length - len(row.prompt) - len(row.answer), EOS)
+        return replace(row, answer=(*row.answer, *[self.eos_id] * room))
 
 
 def grid(least: int, most: int) -> list[int]:
@@ -88,7 +89,7 @@ def grid(least: int, most: int) -> list[int]:
 
 def _needed(item: Item) -> int:
     """Tokens of an item's longest row with its EOS."""
-    return max(len(row.prompt) + len(row.response) + (0 if row.cut else EOS) for row in item)
+    return max(len(row.prompt) + len(row.answer) + (0 if row.cut else EOS) for row in item)
 
 
 def eos_factors(batch: Batch, eos_id: int) -> Tensor:

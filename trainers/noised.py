@@ -17,7 +17,7 @@ from dare_bench.errors import UsageError
 from dare_bench.seeds import key
 from dare_bench.trainers.canvases import LONGEST, Canvases, Padding
 from dare_bench.trainers.method import Method
-from dare_bench.trainers.steps import Item, NoisedRows, StepShape, TrainingRow
+from dare_bench.trainers.steps import Item, NoisedRows, StepShape
 from dare_bench.training.rows import TokenRow, Tokens
 from dare_bench.training.tokens import EOS
 
@@ -120,7 +120,7 @@ class NoisedMethod(Method):
         if canvases is not None:
             items *= -(-_DRAWS // len(items))
             items = list(canvases.fill(items, [key("canvas", 0, place) for place in range(len(items))]))
-        return [len(row.prompt) + len(row.response) for item in items for row in item]
+        return [len(row.prompt) + len(row.answer) for item in items for row in item]
 
     def canvases(self, data: Tokens) -> Canvases | None:
         """The canvases of rows whose length is not fixed."""
@@ -149,12 +149,11 @@ class NoisedMethod(Method):
         options = self.resolved_options()
         return [tuple(self._row(row, options) for row in rows) for rows in data.items]
 
-    def _row(self, row: TokenRow, options: NoisedOptions) -> TrainingRow:
-        bare = TrainingRow(row.prompt, row.answer, row.key, row.where, row.cut)
+    def _row(self, row: TokenRow, options: NoisedOptions) -> TokenRow:
         if row.cut or options.padding in ("drawn", "longest"):
-            return bare
+            return row
         count = 1 if options.padding == "masked_out" else self._room(row, options.canvas_length) - len(row.answer)
-        return replace(bare, response=(*row.answer, *[self.eos_id] * count))
+        return replace(row, answer=(*row.answer, *[self.eos_id] * count))
 
     def _room(self, row: TokenRow, canvas: int | None) -> int:
         """The length of a row's fixed canvas. It ends on the grid of blocks, as decoding does. An answer that is longer

@@ -24,21 +24,9 @@ from dare_bench.diffusion.looks import Looks, masked_looks
 from dare_bench.errors import CheckpointError
 from dare_bench.reading import read_json
 from dare_bench.seeds import key
+from dare_bench.training.rows import TokenRow
 
-
-@dataclass(frozen=True)
-class TrainingRow:
-    """A training row: prompt ids, response ids with EOS, the row's key (of its noise) and its name for messages. Of one
-    that was ``cut`` the answer was truncated: no EOS belongs after it."""
-
-    prompt: tuple[int, ...]
-    response: tuple[int, ...]
-    key: int
-    where: str
-    cut: bool = False
-
-
-Item = tuple[TrainingRow, ...]
+Item = tuple[TokenRow, ...]
 """Rows that one loss compares: one row, or the two of a pair (their index is the row's role)."""
 
 
@@ -231,14 +219,14 @@ class NoisedRows:
                 key("canvas", self.seed, item[0].key, epoch) for item, epoch in zip(items, epochs, strict=True)
             ]
             items = self.fill(items, canvas_keys)
-        self._saw([len(row.response) for item in items for row in item])
+        self._saw([len(row.answer) for item in items for row in item])
         keys = [
             [key("noise", self.seed, row.key, role, epoch) for role, row in enumerate(item)]
             for item, epoch in zip(items, epochs, strict=True)
         ]
         roles, draws = len(items[0]), self.law.draws
         copies = Copies(
-            pack([(row.prompt, row.response) for item in items for row in item for _ in range(draws)]),
+            pack([(row.prompt, row.answer) for item in items for row in item for _ in range(draws)]),
             torch.tensor(keys).flatten().repeat_interleave(draws),
             torch.arange(draws).repeat(len(items) * roles),
             key("batch", self.seed, number),

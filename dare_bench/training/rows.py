@@ -74,8 +74,9 @@ class Data:
 
 @dataclass(frozen=True, slots=True)
 class TokenRow:
-    """A prompt and its answer as token ids, without EOS. ``key`` is derived from the content, so that the noise of a
-    row does not depend on its position."""
+    """A prompt and its answer as token ids, which in a step of a training has the EOS tokens that fill its canvas.
+    ``key`` is derived from the content, so that the noise of a row does not depend on its position; ``where`` names the
+    row in messages."""
 
     prompt: tuple[int, ...]
     answer: tuple[int, ...]

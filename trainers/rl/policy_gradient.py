@@ -46,9 +46,9 @@ from dare_bench.trainers.rl.rollout_file import Rollout
 from dare_bench.trainers.rl.rollout_step import RolloutStep, Surrogate, surrogate_of
 from dare_bench.trainers.rl.served import check_engine, check_request
 from dare_bench.trainers.rl.surrogate import Divergence, clip_metrics, clipped, divergence, unit_weights
-from dare_bench.trainers.steps import Step, StepShape, TrainingRow
+from dare_bench.trainers.steps import Step, StepShape
 from dare_bench.training.processes import data_parallel_size
-from dare_bench.training.rows import Tokens
+from dare_bench.training.rows import TokenRow, Tokens
 from dare_bench.training.spec import TrainSpec
 from dare_bench.types import Generation, ModelSpec, RewardPrompt
 
@@ -324,7 +324,7 @@ class PolicyGradient(Method):
             metrics=metrics,
             drawn_U=drawn_U,
         )
-        rows = [TrainingRow(c.prompt, c.tokens, c.key, c.where) for c in rollout.completions]
+        rows = [TokenRow(c.prompt, c.tokens, c.where, c.key) for c in rollout.completions]
         return RolloutStep(
             number=update.number,
             items=tuple((rows[i],) for i in kept_S.tolist()),

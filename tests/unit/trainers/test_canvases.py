@@ -15,8 +15,8 @@ from dare_bench.seeds import key
 from dare_bench.trainers.canvases import EXPONENT, Canvases, eos_factors, grid
 from dare_bench.trainers.preference import VRPO
 from dare_bench.trainers.sft import SFT
-from dare_bench.trainers.steps import StepShape, TrainingRow
-from dare_bench.training.rows import Data, Example, digest
+from dare_bench.trainers.steps import StepShape
+from dare_bench.training.rows import Data, Example, TokenRow, digest
 from dare_bench.training.spec import TrainSpec
 from dare_bench.training.tokens import tokenize
 
@@ -25,7 +25,7 @@ KEYS = [key("test", i) for i in range(4000)]
 
 
 def row(prompt, answer, cut=False):
-    return TrainingRow((0,) * prompt, (1,) * answer, 0, "row", cut)
+    return TokenRow((0,) * prompt, (1,) * answer, "row", 0, cut)
 
 
 def sft(data, spec=WIDE, **options):
@@ -62,7 +62,7 @@ def test_rows_end_at_few_lengths():
     """So that an attention call serves many rows."""
     canvases = Canvases("drawn", 256, 4096, EOS)
     items = [(row(5, 1 + i % 12),) for i in range(60)]
-    lengths = {len(r.prompt) + len(r.response) for (r,) in canvases.fill(items, KEYS[:60])}
+    lengths = {len(r.prompt) + len(r.answer) for (r,) in canvases.fill(items, KEYS[:60])}
     assert len(lengths) <= 12
 
 
@@ -78,7 +78,7 @@ def test_a_canvas_depends_on_seed_row_and_epoch_alone():
         assert all(by_key[k] == item for step in parts for k, item in zip(step.keys, step.items, strict=True))
         assert other.canvas_lengths == source.canvas_lengths
     assert steps(method, data, 2, first=4)[0][1].items == whole[5].items, "as after a resume"
-    lengths = [[len(r.response) for (r,) in sorted(s.items, key=lambda i: i[0].key)] for s in whole]
+    lengths = [[len(r.answer) for (r,) in sorted(s.items, key=lambda i: i[0].key)] for s in whole]
     assert lengths[0] + lengths[1] != lengths[2] + lengths[3], "another epoch, other canvases"
 
 
@@ -91,15 +91,15 @@ def test_both_answers_of_a_pair_have_one_canvas(fresh):
     seen = {}
     for step in made:
         for item in step.items:
-            assert len(item[0].response) == len(item[1].response) >= 9 - min(1, len(item[0].response))
-            seen.setdefault(item[0].where, set()).add(len(item[0].response))
+            assert len(item[0].answer) == len(item[1].answer) >= 9 - min(1, len(item[0].answer))
+            seen.setdefault(item[0].where, set()).add(len(item[0].answer))
     assert any(len(lengths) > 1 for lengths in seen.values()) == fresh, "the reference is computed once without"
 
 
 def test_longest_makes_the_rows_of_a_step_equal():
     data = tokens("examples", [([0] * 3, [1, 1])], [([0], [1] * 9)], [([0] * 2, [1])])
     (step,), _ = steps(sft(data, padding="longest"), data, 1, rows=3)
-    assert {len(r.prompt) + len(r.response) for (r,) in step.items} == {11}
+    assert {len(r.prompt) + len(r.answer) for (r,) in step.items} == {11}
 
 
 def test_eos_tokens_weigh_half_of_a_row_at_most():
@@ -148,9 +148,9 @@ def test_the_length_of_a_row_does_not_tell_the_length_of_its_answer(family):
     eos, block = model.spec.eos_ids[0], model.spec.block_length
     answers_of: dict[int, set[int]] = {}
     for (item,) in (items for step in made for items in step.items):
-        length = len(item.response)
+        length = len(item.answer)
         answer = next(r.answer for (r,) in data.items if r.where == item.where)
-        assert item.response == (*answer, *[eos] * (length - len(answer))) and length > len(answer)
+        assert item.answer == (*answer, *[eos] * (length - len(answer))) and length > len(answer)
         answers_of.setdefault(length, set()).add(len(answer))
         assert block is None or (len(item.prompt) + length) % block == 0
     if block is None:

@@ -7,7 +7,8 @@ import torch
 
 from dare_bench.diffusion.laws import Law, weights
 from dare_bench.trainers.forwards import divide
-from dare_bench.trainers.steps import NoisedRows, StepShape, TrainingRow
+from dare_bench.trainers.steps import NoisedRows, StepShape
+from dare_bench.training.rows import TokenRow
 
 MASK = 99
 
@@ -16,7 +17,7 @@ def looks_of_pairs():
     """Three looks at each row of eight pairs, whose rows have many lengths; those of one pair share the prompt."""
     pairs = [
         tuple(
-            TrainingRow((i,) * (i % 4), tuple(range(1 + (i * 7 + role * 3) % 5)), 1000 * i + role, f"row {i}")
+            TokenRow((i,) * (i % 4), tuple(range(1 + (i * 7 + role * 3) % 5)), f"row {i}", 1000 * i + role)
             for role in range(2)
         )
         for i in range(11)

@@ -352,8 +352,8 @@ def test_defaults_are_the_naive_method_and_the_papers():
 
 def test_answers_end_as_in_fine_tuning():
     ((won, lost),) = VRPO(VRPO.settle({}, SPEC), SPEC, 5).items(tokens("pairs", PAIRS[0]))
-    assert won.response == (2, 3, 4, EOS, EOS)
-    assert lost.response == (2, 2, EOS, EOS, EOS)
+    assert won.answer == (2, 3, 4, EOS, EOS)
+    assert lost.answer == (2, 2, EOS, EOS, EOS)
 
 
 @pytest.mark.parametrize(

@@ -310,7 +310,7 @@ def test_families_bring_what_their_authors_use():
 def test_the_room_behind_an_answer(canvas, options, response):
     sft = SFT(SFT.settle(options, SPEC), SPEC, canvas)
     ((row,),) = sft.items(tokens("examples", [([0], [1, 2])]))
-    assert list(row.response) == response
+    assert list(row.answer) == response
     assert row.prompt == (0,)
 
 
@@ -334,9 +334,9 @@ def test_a_canvas_ends_on_the_grid_of_blocks():
     spec = replace(SPEC, attention="block-causal", block_length=4)
     sft = SFT(SFT.settle({}, spec), spec, 6)
     ((row,),) = sft.items(tokens("examples", [([0, 3], [1, 2])]))
-    assert len(row.prompt) + len(row.response) == 8
+    assert len(row.prompt) + len(row.answer) == 8
     ((other,),) = sft.items(tokens("examples", [([0, 3, 3], [1, 2])]))
-    assert len(other.prompt) + len(other.response) == 12
+    assert len(other.prompt) + len(other.answer) == 12
 
 
 @pytest.mark.parametrize(

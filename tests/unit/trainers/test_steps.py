@@ -10,7 +10,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from dare_bench.diffusion.laws import Law, weights
-from dare_bench.trainers.steps import NoisedRows, StepShape, TrainingRow, balanced_parts, permutation, redraw
+from dare_bench.trainers.steps import NoisedRows, StepShape, balanced_parts, permutation, redraw
+from dare_bench.training.rows import TokenRow
 
 LAWS = [Law("uniform", 2), Law("even", 2), Law("counts", 3), Law("coupled", 2), Law("blocks", 2, block_length=2)]
 MASK = 99
@@ -19,7 +20,7 @@ SHAPES = [StepShape(8), StepShape(2, 4), StepShape(4, 1, 2), StepShape(2, 2, 2),
 
 def row(i, role=0):
     """Rows of many lengths; those of one pair share the prompt."""
-    return TrainingRow((i,) * (i % 4), tuple(range(1 + (i * 7 + role * 3) % 5)), 1000 * i + role, f"row {i}")
+    return TokenRow((i,) * (i % 4), tuple(range(1 + (i * 7 + role * 3) % 5)), f"row {i}", 1000 * i + role)
 
 
 ROWS = [(row(i),) for i in range(11)]
@@ -92,7 +93,7 @@ def by_row(n, **fields):
 
 
 def test_noise_is_new_in_each_epoch_unless_it_is_kept():
-    items = [(TrainingRow((), tuple(range(20)), i, ""),) for i in range(8)]
+    items = [(TokenRow((), tuple(range(20)), "", i),) for i in range(8)]
     fresh, kept = (by_row(2, items=items, law=Law("uniform", 2), fresh=fresh) for fresh in (True, False))
     for key in range(8):
         assert len(set(fresh[key])) == 4
@@ -116,7 +117,7 @@ def test_looks_know_their_rows():
     cut = step.looks.batch.tokens_T.split(list(lengths))
     for i, role, tokens in zip(step.item_R.tolist(), step.role_R.tolist(), cut, strict=True):
         of = step.items[i][role]
-        assert tuple(tokens.tolist()) == of.prompt + of.response
+        assert tuple(tokens.tolist()) == of.prompt + of.answer
 
 
 def test_sums_are_by_item_and_role():
@@ -139,7 +140,7 @@ def test_sums_are_by_item_and_role():
 
 def test_the_answers_of_a_pair_are_hidden_independently_even_when_they_are_alike():
     """Same key, same text: the role alone tells them apart."""
-    same = TrainingRow((1,), tuple(range(30)), 7, "")
+    same = TokenRow((1,), tuple(range(30)), "", 7)
     micro = steps([(same, same)], Law("uniform", 2), StepShape(1)).step(0)
     masks = [copy[2] for copy in copies(micro)]
     assert len(set(masks)) == 4
@@ -155,7 +156,7 @@ def test_pairs_that_share_an_answer_have_names_of_their_own():
 @pytest.mark.parametrize("law", [law for law in LAWS if law.name != "even"], ids=lambda law: law.name)
 def test_another_policys_own_noise_is_independent_and_the_same_in_every_cut(law):
     items = [
-        (TrainingRow((1,), tuple(range(20 + i)), 2 * i, ""), TrainingRow((1,), tuple(range(25)), 2 * i + 1, ""))
+        (TokenRow((1,), tuple(range(20 + i)), "", 2 * i), TokenRow((1,), tuple(range(25)), "", 2 * i + 1))
         for i in range(8)
     ]
     whole = redraw(steps(items, law).step(0), law, MASK)

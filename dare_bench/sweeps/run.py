@@ -17,7 +17,7 @@ from dare_bench.runs.reader import Run
 from dare_bench.runs.writer import held, remove_leftovers
 from dare_bench.sweeps import record as records
 from dare_bench.sweeps.handlers import BUILDER, Builder, board
-from dare_bench.sweeps.job import UNCHANGED, payload, perform, work
+from dare_bench.sweeps.job import UNCHANGED, NodeJob, perform, work
 from dare_bench.sweeps.known import refuse_unknown
 from dare_bench.sweeps.node_progress import SweepProgress
 from dare_bench.sweeps.record import Record, is_done, read, write
@@ -99,11 +99,12 @@ def sweep(
         _reset_interrupted(out, nodes)
         todo = pending(out, nodes, only_failed)
         selected = {node.id: node for node in nodes if node.id in todo and node.kind != BOARD}
+        settings = {} if device is None else {"device": device}
         jobs = [
             Job(
                 name,
-                payload(out, node, device, progress),
-                tuple(earlier for earlier in node.after if earlier in selected),
+                NodeJob(out, node, settings, progress),
+                tuple(before for before in node.after if before in selected),
             )
             for name, node in selected.items()
         ]
@@ -155,18 +156,16 @@ def _board(out: Path, node: SweepNode, builder: Builder | str) -> Record:
         write(out, record)
         return record
     with contextlib.suppress(Exception):  # recorded in the node's file and log
-        perform(payload(out, node, None, progress=False), {"board": board(builder)})
+        perform(NodeJob(out, node, {}, progress=False), {"board": board(builder)})
     return read(out, node)
 
 
 def _reset_interrupted(out: Path, nodes: Sequence[SweepNode]) -> None:
-    """Write a file for every node; a node that is marked as running was interrupted and becomes pending."""
+    """A node that is marked as running was interrupted and becomes pending."""
     for node in nodes:
         record = read(out, node)
         if record.starts:
             remove_leftovers(records.folder(out, node.id))
         if record.status == "running":
             record.status, record.error = "pending", records.INTERRUPTED
-            write(out, record)
-        elif not record.starts and record.status == "pending":
             write(out, record)

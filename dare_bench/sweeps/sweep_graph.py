@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal
 
@@ -34,13 +34,6 @@ class SweepNode:
     training: str | None = None
     model_name: str = ""
     key: str = ""
-
-    def plain(self) -> dict[str, Any]:
-        return asdict(self)
-
-    @classmethod
-    def read(cls, plain: Mapping[str, Any]) -> SweepNode:
-        return cls(**{**plain, "after": tuple(plain["after"])})
 
     def path(self, out: Path) -> Path:
         """The folder of the result: a checkpoint, all runs, the site."""

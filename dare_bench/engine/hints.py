@@ -12,6 +12,7 @@ from dare_bench.harness.common.requests import plain
 from dare_bench.keywords import DecodingKeywords
 from dare_bench.protocols import TaskSource
 from dare_bench.registry import registry
+from dare_bench.types import Decoding
 
 
 def checked_harness(spec: RunSpec) -> type[TaskSource]:
@@ -41,10 +42,14 @@ def _refuse_unknown_fields(spec: RunSpec) -> None:
         *DecodingKeywords.__annotations__,
         *(name for family in families for name in family.about.get("fields", ())),
     ]
-    for name in plain(spec.decoding):
+    for name, value in plain(spec.decoding).items():
         if name not in known:
+            hint = suggestion(name, known) or f"; known: {', '.join(sorted(set(known) - Decoding.hidden))}"
+            raise DecodingError(f"no model family has a decoding field {name!r}{hint}")
+        if name in Decoding.hidden:
             raise DecodingError(
-                f"no model family has a decoding field {name!r}{suggestion(name, known)}; see dare-bench eval --help"
+                f"{name}={value}: an evaluation records what its files need, and changes no answer by it; omit it (in "
+                f"Python, model.generate takes {name})"
             )
 
 

@@ -99,3 +99,12 @@ def test_the_decoding_fields_of_a_plugins_family_are_known_before_it_is_imported
     for wrong, near in (("stpes", "steps"), ("sharpnes", "sharpness")):
         with pytest.raises(DecodingError, match=f"no model family has a decoding field '{wrong}'; closest: {near}"):
             checked_harness(run_spec(**settings, decoding={wrong: 3}))
+    with pytest.raises(DecodingError, match=r"field 'margin'; known: alg, .*sharpness, .*top_p$"):
+        checked_harness(run_spec(**settings, decoding={"margin": True}))
+
+
+@pytest.mark.parametrize("name", ["near_tie", "predictions", "trajectory"])
+def test_what_an_evaluation_records_itself_is_refused(name: str) -> None:
+    settings = run_spec(model="tiny-llada", tasks="toygen", harness="toy", decoding={name: True})
+    with pytest.raises(DecodingError, match=f"^{name}=True: an evaluation records what its files need.*; omit it"):
+        checked_harness(settings)

@@ -194,9 +194,10 @@ class TaskSource(ABC):
     def requests(self) -> Sequence[Request]:
         """All requests, without answering any. Keys are unique in a run, and the same in every process."""
 
-    def metrics(self) -> Sequence[str] | None:
-        """The scores of the tasks as ``TASK/METRIC``, with ``,FILTER`` unless it is ``none``, after :meth:`requests`;
-        None: they are known only after the evaluation, which is the default."""
+    def metrics(self) -> Mapping[str, bool | None] | None:
+        """The scores of the tasks as ``TASK/METRIC``, with ``,FILTER`` unless it is ``none``, after :meth:`requests`,
+        and whether a greater one is better (None: unknown). None instead of them: they are known only after the
+        evaluation, which is the default."""
         return None
 
     def watch(self, sample: Sample) -> None:

@@ -68,7 +68,7 @@ def best_of(spec: TrainSpec, log: Sequence[Mapping[str, Any]]) -> Best | None:
             )
         return None
     patience = EarlyStoppingCallback(spec.early_stopping_patience or 1, spec.early_stopping_threshold)
-    greater = spec.greater_is_better
+    greater = spec.is_greater_better
     settings, state, best = SimpleNamespace(greater_is_better=greater), SimpleNamespace(best_metric=None), 0
     for step, value in sorted(values.items()):
         patience.check_metric_value(settings, state, None, value)

@@ -82,6 +82,8 @@ class Loop(Trainer):
         self.source, self.shape = source, shape
         self.metrics: dict[str, tuple[float, float]] = {}
         self._scores: list[tuple[int, Mapping[str, float]]] = []  # (step, scores) that are not in the log yet
+        self._evaluated: set[int] = set()
+        """The steps whose checkpoints have been evaluated."""
         self.validation: Validation | None = None
         self.phases = Phases({})
         network: Any = model.pretrained()
@@ -285,9 +287,12 @@ class Loop(Trainer):
         return step
 
     def evaluate_saved(self, folder: Path, step: int, final: bool = False) -> None:
-        """Evaluate a checkpoint if its step is one to evaluate; the ``final`` one is."""
-        if self.spec.eval_every is None or not (final or self.is_evaluation_due(step)):
+        """Evaluate a checkpoint if its step is one to evaluate; the ``final`` one is, unless the kept checkpoint of its
+        step, whose weights it has, was evaluated."""
+        due = step not in self._evaluated if final else self.is_evaluation_due(step)
+        if self.spec.eval_every is None or not due:
             return
+        self._evaluated.add(step)
         if self.is_world_process_zero():
             with preserved_rng():
                 self._scores.append((step, self.services.evaluate(folder, step)))

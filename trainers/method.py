@@ -28,6 +28,8 @@ class Method(Objective):
     name: ClassVar[str]
     reads: ClassVar[Kind] = "examples"
     Options: ClassVar[type[BaseModel]]
+    validation_metrics: ClassVar[Mapping[str, bool]] = {"loss": False}
+    """The metrics of validation data, and whether a greater value is a better one."""
     variants: ClassVar[Mapping[str, Mapping[str, Any]]] = {}
     """By the name that an option ``variant`` gives: the options whose defaults are other ones in that variant."""
 

@@ -12,7 +12,7 @@ noise.
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import ClassVar, Literal
 
 from pydantic import Field
 from torch import Tensor
@@ -73,6 +73,15 @@ class DPO(NoisedMethod):
     name = "dpo"
     reads = "pairs"
     Options = DPOOptions
+    validation_metrics: ClassVar = {
+        **NoisedMethod.validation_metrics,
+        "rewards/chosen": True,
+        "rewards/rejected": False,
+        "rewards/margins": True,
+        "rewards/accuracies": True,
+        "logps/chosen": True,
+        "logps/rejected": False,
+    }
     learning_rate = 5e-7
     lora_learning_rate = 5e-6
     wants_reference = True

@@ -11,7 +11,9 @@ from dare_bench import fingerprint
 from dare_bench.errors import UsageError
 from dare_bench.loading import base_and_adapter, family_of, locate
 from dare_bench.protocols import AdapterSettings
+from dare_bench.run_fields import run_fields
 from dare_bench.training.data import read_data
+from dare_bench.training.evaluations import checked
 from dare_bench.training.files import RowTable
 from dare_bench.training.processes import check_heads, data_parallel_size
 from dare_bench.training.reward_functions import identity
@@ -60,13 +62,19 @@ class OpenTraining:
 
 
 def open_training(
-    spec: TrainSpec, kind: Any, memory: RowTable | None = None, functions: Functions = NO_FUNCTIONS
+    spec: TrainSpec,
+    kind: Any,
+    memory: RowTable | None = None,
+    functions: Functions = NO_FUNCTIONS,
+    evaluates: bool = False,
 ) -> OpenTraining:
-    """Open the model and data of a training by the method ``kind``, with rewards that are functions; raises as
-    :func:`train`."""
+    """Open the model and data of a training by the method ``kind``, with rewards that are functions, and check its
+    evaluations if it ``evaluates``; raises as :func:`train`."""
     model = open_model(spec)
     check_heads(model.spec, spec.sequence_parallel_size)
     method = kind(kind.settle(spec.options, model.spec), model.spec, None)  # raises before data is read
+    if evaluates:
+        spec = checked(spec, kind, model.loaded)
     data = tokenize(read_data(spec, kind.reads, memory), model.loaded, spec)
     method = kind(method.options, model.spec, data.canvas)
     settings = {**_identity(spec, method, data), **_rewards(method, functions)}
@@ -114,6 +122,9 @@ def _identity(spec: TrainSpec, method: Any, data: Tokens) -> dict[str, Any]:
     """The settings that define a training. The batch size does, its division into micro-batches and processes not."""
     unset = {name for name in BEST if getattr(spec, name) == TrainSpec.model_fields[name].default}
     settings = spec.model_dump(mode="json", exclude={*_NOT_IDENTITY, *unset})
+    metric = (spec.best_metric or "eval_loss").removeprefix("eval_")
+    if metric not in method.validation_metrics:  # checkpoints are compared by the scores of this evaluation
+        settings["eval"] = run_fields(None, spec.eval)
     items = len(data.items) * method.uses_of_item
     processes = data_parallel_size(spec.sequence_parallel_size)
     batch = spec.rows_per_forward * spec.gradient_accumulation_steps * processes

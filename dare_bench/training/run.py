@@ -73,8 +73,8 @@ def train(spec: TrainSpec | None = None, **fields: Unpack[TrainKeywords]) -> Tra
         existed = existing(out) is not None
         if existed:
             stack.enter_context(_held(out))
-        training = open_training(spec, kind, memory, functions)
-        model, method, data = training.model, training.method, training.data
+        training = open_training(spec, kind, memory, functions, evaluates=True)
+        spec, model, method, data = training.spec, training.model, training.method, training.data
         settings, services = training.settings, training.services
         _report_lengths(data)
         missing = folder.missing(out)
@@ -97,7 +97,6 @@ def train(spec: TrainSpec | None = None, **fields: Unpack[TrainKeywords]) -> Tra
         if trained and not missing:
             log.info("trained already: %s", out)
         else:
-            services.check(model.loaded)
             training.add_adapter()
             method.fit(spec, model.loaded, data, out, services)
         del model, training

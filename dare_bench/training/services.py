@@ -8,26 +8,22 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from dare_bench.engine.evaluate import evaluate_all, resolve_spec
-from dare_bench.engine.hints import checked_harness
+from dare_bench.engine.evaluate import evaluate_all
 from dare_bench.engine.identity import same_evaluation
 from dare_bench.engine.opening import open_checkpoint
 from dare_bench.engine.plan import plan
-from dare_bench.errors import DataError, RunError, UsageError, unknown
+from dare_bench.errors import RunError, UsageError
 from dare_bench.loading import locate
 from dare_bench.protocols import LoadedModel
-from dare_bench.run_fields import run_fields
 from dare_bench.runs import lineage
 from dare_bench.runs.reader import Run
+from dare_bench.training.evaluations import evaluation_fields, opening
 from dare_bench.training.rewards import NO_FUNCTIONS, Functions, rewards
 from dare_bench.training.rollout_engine import sampled_by
 from dare_bench.training.spec import TrainSpec
-from dare_bench.types import CheckpointSettings, Reward, RewardPrompt
+from dare_bench.types import Reward, RewardPrompt
 
 log = logging.getLogger("dare_bench")
-
-PAIR_METRICS = ("rewards/accuracies", "rewards/margins", "rewards/chosen", "rewards/rejected")
-"""Metrics of a validation of pairs, by TRL's names."""
 
 
 class TrainingServices:
@@ -41,28 +37,6 @@ class TrainingServices:
         """The runs of evaluations by folder, with the step of the checkpoint; -1: of the starting checkpoint."""
         self.refused: list[str] = []
         self._parents = lineage.read(locate(spec.adapter or spec.model))
-
-    def check(self, model: LoadedModel) -> None:
-        """Raise UsageError or DataError before training if none of the planned evaluations is possible, or if none has
-        the metric of the best checkpoint."""
-        planned = plan(self._fields({"model": self.spec.model})) if self.spec.eval else []
-        refused: list[Exception] = []
-        pairs = PAIR_METRICS if self.method.reads == "pairs" else ()
-        metrics: set[str] | None = {"loss", *pairs} if self.spec.validation_data else set()
-        for run in planned:
-            try:
-                spec = resolve_spec(None, None, {**run.fields, "limit": 1, "samples": None})[0]
-                source = checked_harness(spec)(spec, model)
-                source.requests()
-                names = source.metrics()
-                metrics = None if metrics is None or names is None else metrics | set(names)
-            except (UsageError, DataError) as error:
-                refused.append(error)
-        if refused and len(refused) == len(planned):
-            raise refused[0]
-        metric = (self.spec.best_metric or "").removeprefix("eval_")
-        if metric and metrics is not None and metric not in metrics:
-            raise unknown("metric_for_best_model", metric, metrics)
 
     def open(self, checkpoint: str | None) -> LoadedModel:
         """Another model, opened with this training's settings; None: the starting checkpoint."""
@@ -103,7 +77,7 @@ class TrainingServices:
 
     def _evaluate(self, model: dict[str, Any], step: int) -> list[Run]:
         runs = []
-        for outcome in evaluate_all(plan(self._fields(model))) if self.spec.eval else ():
+        for outcome in evaluate_all(plan(evaluation_fields(self.spec, model))) if self.spec.eval else ():
             if outcome.run is not None:
                 runs.append(outcome.run)
                 self._runs[outcome.run.path] = (step, outcome.run)
@@ -129,13 +103,6 @@ class TrainingServices:
                     and any(same_evaluation(run.requested, r) for r in requested)
                 ):
                     self._runs.setdefault(path, (step, run))
-
-    def _fields(self, model: dict[str, Any]) -> dict[str, Any]:
-        """The fields of the evaluation of a model."""
-        opened = {**opening(self.spec), "model_args": self.spec.model_args, "adapter": None, **model}
-        given = {name: value for name, value in opened.items() if value}
-        runs = str(Path(self.spec.output_path) / "runs")
-        return {**given, **run_fields(None, self.spec.eval), "output_path": runs}
 
     def lineage(
         self,
@@ -166,11 +133,6 @@ class TrainingServices:
         """The forwards and tokens by phase in a checkpoint's ``lineage.json``."""
         record = lineage.read(folder)
         return None if record is None else lineage.counts(record)
-
-
-def opening(spec: TrainSpec) -> dict[str, Any]:
-    """The settings with which a training opens checkpoints, besides those in ``model_args``."""
-    return {name: getattr(spec, name) for name in CheckpointSettings.model_fields if name in TrainSpec.model_fields}
 
 
 def open_model(spec: TrainSpec) -> Any:

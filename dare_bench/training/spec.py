@@ -52,7 +52,7 @@ class TrainSpec(BaseModel):
         None, description="LoRA folder to continue training (with --peft lora; it determines rank and targets)."
     )
     data: str | None = Field(
-        None, description="Training data: a JSONL or parquet file, a folder, a glob pattern or a hub id."
+        None, description="Training data: a JSONL, JSON, CSV or parquet file, a folder, a glob pattern or a hub id."
     )
     task: str | None = Field(None, description="Training data: our own task's training split (dare_sudoku, ...).")
     output_path: str = Field(description="Output folder of the trained checkpoint; the same command resumes in it.")
@@ -153,7 +153,7 @@ class TrainSpec(BaseModel):
         "(default: loss, with validation data and load_best_model_at_end or early_stopping_patience).",
     )
     greater_is_better: bool | None = Field(
-        None, description="Is a greater metric better (default: unless its name ends with loss)."
+        None, description="Is a greater metric better (default: as its task declares; of losses, no)."
     )
     load_best_model_at_end: bool = Field(False, description="Output the best checkpoint instead of the last one.")
     early_stopping_patience: int | None = Field(
@@ -214,6 +214,12 @@ class TrainSpec(BaseModel):
         name = self.metric_for_best_model
         return None if name is None else f"eval_{name.removeprefix('eval_')}"
 
+    @property
+    def is_greater_better(self) -> bool:
+        """``greater_is_better``; until it is known, by the name of the metric."""
+        given = self.greater_is_better
+        return not str(self.metric_for_best_model).endswith("loss") if given is None else given
+
     @model_validator(mode="before")
     @classmethod
     def _best(cls, values: Any) -> Any:
@@ -222,8 +228,6 @@ class TrainSpec(BaseModel):
         wanted = given.get("load_best_model_at_end") or given.get("early_stopping_patience") is not None
         if wanted and given.get("validation_data") and given.get("metric_for_best_model") is None:
             given["metric_for_best_model"] = "loss"
-        if given.get("metric_for_best_model") is not None and given.get("greater_is_better") is None:
-            given["greater_is_better"] = not str(given["metric_for_best_model"]).endswith("loss")
         return given
 
     @field_validator("lora_targets", "report_to", mode="before", json_schema_input_type=str | Sequence[str])

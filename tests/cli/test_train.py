@@ -1,11 +1,9 @@
-"""``dare-bench train`` on bundled checkpoints: layout, resume after a kill, refusals, several processes."""
+"""``dare-bench train`` on bundled checkpoints: layout, resume after a kill, refusals."""
 
 from __future__ import annotations
 
 import json
-import os
 import shutil
-import socket
 import subprocess
 import time
 from pathlib import Path
@@ -14,31 +12,14 @@ from typing import Any
 
 import command
 import pytest
-import torch
+from bundled_training import difference, train
 from require import need_package
 from safetensors.torch import load_file
-from torch.distributed.launcher.api import LaunchConfig, elastic_launch
 
 from dare_bench.errors import SaveError, TrainingError, UsageError
 
 need_package("accelerate")
 COMMON = ("--model", "tiny-llada-base", "--task", "dare_sudoku", "--rows", "200", "--learning-rate", "1e-3")
-FIELDS: dict[str, Any] = {
-    "method": "sft",
-    "model": "tiny-llada-base",
-    "task": "dare_sudoku",
-    "rows": 200,
-    "learning_rate": 1e-3,
-    "per_device_train_batch_size": 8,
-    "max_steps": 4,
-    "report_to": (),
-}
-
-
-def train(out: Path, **more: Any) -> Any:
-    from dare_bench.training.run import train
-
-    return train(**{**FIELDS, "output_path": str(out), **more})
 
 
 def words(out: Path, *more: str) -> list[str]:
@@ -49,53 +30,6 @@ def run(out: Path, *more: str) -> subprocess.CompletedProcess[str]:
     done = command.run(*words(out, *more))
     assert done.returncode == 0, done.stderr
     return done
-
-
-def run_by_torchrun(out: Path, *more: str) -> None:
-    """torchrun's launcher, with workers that import nothing again."""
-    config = LaunchConfig(1, 1, 2, rdzv_backend="c10d", rdzv_endpoint="localhost:0", start_method="forkserver")
-    env = {**os.environ, "OMP_NUM_THREADS": "1"}
-    elastic_launch(config, _worker)(words(out, *more), str(out.with_name(f"{out.name}.log")), env)
-
-
-def _worker(arguments: list[str], log: str, env: dict[str, str]) -> None:
-    """A worker of the launcher, which has put its rank into the environment."""
-    try:
-        command.call(arguments, log, log, {**env, **os.environ}, str(Path.cwd()), None)
-    except SystemExit as left:
-        assert not left.code, Path(log).read_text()
-
-
-def run_on_two_ranks(out: Path, *more: str) -> None:
-    """As torchrun starts them."""
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
-    common = {"WORLD_SIZE": "2", "LOCAL_WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}
-    logs = [out.with_name(f"{out.name}-{rank}.log") for rank in (0, 1)]
-    processes = [
-        command.start(words(out, *more), stderr=log, env={**os.environ, **common, "RANK": rank, "LOCAL_RANK": rank})
-        for rank, log in zip("01", logs, strict=True)
-    ]
-    try:
-        for process, log in zip(processes, logs, strict=True):
-            process.join(240)
-            assert process.exitcode == 0, log.read_text()
-    finally:
-        for process in processes:
-            process.kill()
-            process.join()
-
-
-def weights(folder: Path, name: str = "model.safetensors") -> dict[str, Any]:
-    return load_file(folder / name)
-
-
-def difference(left: Path, right: Path) -> float:
-    """The largest difference of any weight of two checkpoints."""
-    a, b = weights(left), weights(right)
-    assert a.keys() == b.keys()
-    return max(float((a[name] - b[name]).abs().max()) for name in a)
 
 
 @pytest.fixture(scope="module")
@@ -264,51 +198,6 @@ def test_the_cut_into_micro_batches_changes_nothing(tmp_path, plain, rows, parts
     assert left["log_history"][0]["grad_norm"] == pytest.approx(right["log_history"][0]["grad_norm"], rel=1e-4)
 
 
-@pytest.mark.parametrize("more", [(), ("--fsdp",)], ids=["ddp", "fsdp2"])
-def test_two_processes_equal_one_also_after_a_resume(tmp_path, plain, more):
-    requested = ("--per-device-train-batch-size", "4", "--save-steps", "2", "--report-to", "none", *more)
-    out = tmp_path / "out"
-    first_run = run_on_two_ranks if more else run_by_torchrun
-    first_run(out, *requested, "--max-steps", "4")
-    assert difference(plain, out) < 5e-5
-    for name in ("lineage.json", "model.safetensors", "trainer_state.json"):
-        (out / name).unlink()
-    status = json.loads((out / "train.json").read_text())
-    (out / "train.json").write_text(json.dumps({**status, "status": "running"}))
-    run_on_two_ranks(out, *requested, "--max-steps", "4")  # goes on from checkpoint-2
-    assert difference(plain, out) < 5e-5
-    state = json.loads((out / "trainer_state.json").read_text())
-    first = json.loads((plain / "trainer_state.json").read_text())["log_history"][0]
-    assert state["log_history"][0]["loss"] == pytest.approx(first["loss"], rel=1e-4)
-    assert state["log_history"][0]["grad_norm"] == pytest.approx(first["grad_norm"], rel=1e-4)
-
-
-def test_two_processes_that_compute_the_same_rows_equal_one(tmp_path, plain):
-    """Sequence parallelism: with sharded weights, and with two forwards in a step."""
-    out = tmp_path / "out"
-    more = ("--sequence-parallel-size", "2", "--fsdp", "--gradient-checkpointing", "--gradient-accumulation-steps", "2")
-    run_on_two_ranks(out, "--per-device-train-batch-size", "4", "--max-steps", "4", "--report-to", "none", *more)
-    assert difference(plain, out) < 5e-5
-    first, exact = (json.loads((o / "trainer_state.json").read_text())["log_history"][0] for o in (out, plain))
-    for name in ("loss", "grad_norm", "forwards/update"):
-        assert first[name] == pytest.approx(exact[name], rel=1e-4), name
-    left, right = (json.loads((o / "lineage.json").read_text()) for o in (out, plain))
-    assert (left["sequence_parallel_size"], right["sequence_parallel_size"]) == (2, 1)
-    assert (left["forwards"], left["tokens"]) == (right["forwards"], right["tokens"]), "counted once"
-    assert "4 per group x 2 accumulated x 1 group of 2 processes = 8 rows" in out.with_name("out-0.log").read_text()
-
-
-def test_fsdp_with_bf16_gathers_bfloat16_weights_and_keeps_float32_ones(tmp_path, plain):
-    out = tmp_path / "out"
-    requested = ("--per-device-train-batch-size", "4", "--report-to", "none", "--max-steps", "4")
-    run_on_two_ranks(out, *requested, "--fsdp", "--bf16")
-    assert all(weight.dtype == torch.float32 for weight in load_file(str(out / "model.safetensors")).values())
-    assert 1e-5 < difference(plain, out) < 1e-2, "four steps of 1e-3, in another precision"
-    first, exact = (json.loads((o / "trainer_state.json").read_text())["log_history"][0] for o in (out, plain))
-    assert first["loss"] == pytest.approx(exact["loss"], rel=1e-2) and first["loss"] != exact["loss"]
-    assert first["grad_norm"] == pytest.approx(exact["grad_norm"], rel=5e-2)
-
-
 def test_a_kill_while_the_end_is_evaluated_costs_no_training(tmp_path):
     out = tmp_path / "out"
     train(out, max_steps=2)
@@ -391,15 +280,17 @@ def test_a_wrong_evaluation_is_refused_before_anything_is_trained(tmp_path):
 
 def test_of_several_evaluations_one_that_can_be_made_is_enough(tmp_path, monkeypatch):
     from dare_bench.engine.plan import PlannedRun
-    from dare_bench.training import services
+    from dare_bench.training import evaluations, services
 
-    def planned(*names):
-        return lambda fields: [PlannedRun(name, {**fields, "tasks": name}) for name in names]
+    def plan(*names):
+        for module in (evaluations, services):
+            made = lambda fields: [PlannedRun(name, {**fields, "tasks": name}) for name in names]  # noqa: E731
+            monkeypatch.setattr(module, "plan", made)
 
-    monkeypatch.setattr(services, "plan", planned("dare_sudokoo", "dare_nothing"))
+    plan("dare_sudokoo", "dare_nothing")
     with pytest.raises(UsageError, match="dare_sudokoo"):
         train(tmp_path / "out", eval={"tasks": "a", "limit": 2})
-    monkeypatch.setattr(services, "plan", planned("dare_sudokoo", "dare_sudoku"))
+    plan("dare_sudokoo", "dare_sudoku")
     result = train(tmp_path / "out", max_steps=1, eval={"tasks": "a", "limit": 2})
     assert len(result.runs) == 1 and "dare_sudokoo" in result.not_run[0]
 
@@ -454,7 +345,7 @@ def test_an_adapter_goes_on_learning_and_its_base_stays(tmp_path):
     with pytest.raises(UsageError, match="is an adapter; give --peft lora"):
         train(second, model=str(first))
     train(second, model=str(first), peft="lora", learning_rate=3e-3)
-    left, right = (weights(out, "adapter_model.safetensors") for out in (first, second))
+    left, right = (load_file(out / "adapter_model.safetensors") for out in (first, second))
     assert left.keys() == right.keys()
     assert any((left[name] != right[name]).any() for name in left)
     lineage = json.loads((second / "lineage.json").read_text())

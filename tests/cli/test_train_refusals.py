@@ -71,7 +71,7 @@ def test_heads_that_processes_cannot_divide_are_refused_before_anything_runs(
 def test_a_folder_in_which_another_process_trains_is_refused_before_a_model_is_opened(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("dare_bench.training.run.open_training", lambda *_: pytest.fail("it was opened"))
+    monkeypatch.setattr("dare_bench.training.run.open_training", lambda *_, **__: pytest.fail("it was opened"))
     with FileLock(tmp_path / ".lock"), pytest.raises(RunError, match="is being trained by another process"):
         train(tmp_path)
 

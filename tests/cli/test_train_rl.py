@@ -12,10 +12,10 @@ from typing import Any
 
 import command
 import pytest
+from bundled_training import difference, interrupted
 from pydantic import ValidationError
 from ranks import on_ranks
 from require import need_package
-from safetensors.torch import load_file
 
 from dare_bench.errors import TrainingError
 
@@ -48,24 +48,6 @@ def train(out: Path, **more: Any) -> Any:
     from dare_bench.training.run import train
 
     return train(**{**FIELDS, "output_path": str(out), **more})
-
-
-def interrupted(whole: Path, out: Path, step: int) -> None:
-    """A copy of a finished training, as a kill after the checkpoint of a step leaves it."""
-    shutil.copytree(whole, out)
-    for folder in out.glob("checkpoint-*"):
-        if int(folder.name.partition("-")[2]) > step:
-            shutil.rmtree(folder)
-    for file in ("lineage.json", "model.safetensors", "trainer_state.json"):
-        (out / file).unlink()
-    (out / "train.json").write_text((out / "train.json").read_text().replace('"complete"', '"running"'))
-
-
-def difference(left: Path, right: Path, name: str = "model.safetensors") -> float:
-    """The largest difference of any weight."""
-    a, b = load_file(left / name), load_file(right / name)
-    assert a.keys() == b.keys()
-    return max(float((a[key] - b[key]).abs().max()) for key in a)
 
 
 def logged(out: Path) -> list[dict[str, float]]:

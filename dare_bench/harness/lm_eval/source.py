@@ -124,17 +124,19 @@ class LmEvalSource(TaskSource):
                 self.notes += equal_repeats(self.model, self._requests)
         return self._requests
 
-    def metrics(self) -> list[str] | None:
-        """The scores of tasks by the filters that each has; None if a group has scores of its own."""
+    def metrics(self) -> dict[str, bool | None] | None:
+        """The scores of tasks by the filters that each has, and whether greater ones are better; None if a group has
+        scores of its own."""
         loaded = self._tasks.load(self._names)
         if loaded.get("groups"):
             return None
-        return [
-            f"{name}/{metric}" + ("" if pipeline.name == "none" else f",{pipeline.name}")
+        return {
+            f"{name}/{metric}" + ("" if pipeline.name == "none" else f",{pipeline.name}"): better.get(metric)
             for name, task in loaded["tasks"].items()
+            for better in [task.higher_is_better()]
             for metric in task.aggregation()
             for pipeline in getattr(task, "_filters", ())
-        ]
+        }
 
     def watch(self, sample: Sample) -> None:
         """Start the tests of generated code for a finished sample. Never waits and never raises."""

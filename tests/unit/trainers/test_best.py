@@ -8,10 +8,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from paths import ROOT
 
 import dare_bench
 from dare_bench.errors import TrainingError, UsageError
 from dare_bench.trainers.best import best_of
+from dare_bench.trainers.preference import DPO
+from dare_bench.training.evaluations import checked
 from dare_bench.training.spec import train_spec
 
 TRAIN = [{"prompt": f"{a}+{a}=", "completion": str(2 * a)} for a in range(10, 26)]
@@ -29,7 +32,7 @@ def log(*values: float, name: str = "eval_loss") -> list[dict[str, float]]:
 
 def test_the_best_and_when_to_stop():
     lowest = spec(metric_for_best_model="loss", early_stopping_patience=2)
-    assert lowest.greater_is_better is False
+    assert lowest.is_greater_better is False
     assert best_of(lowest, []) is None
     best = best_of(lowest, log(3, 1, 2))
     assert (best.step, best.value, best.stop) == (4, 1, False)
@@ -38,7 +41,7 @@ def test_the_best_and_when_to_stop():
     small = spec(metric_for_best_model="loss", early_stopping_patience=2, early_stopping_threshold=0.5)
     assert best_of(small, log(3, 2.8, 2.6)).stop and best_of(small, log(3, 2.8, 2.6)).step == 6
     highest = spec(metric_for_best_model="eval_t/acc", early_stopping_patience=1)
-    assert highest.greater_is_better is True
+    assert highest.is_greater_better is True
     assert (best_of(highest, log(1, 2, 2, name="eval_t/acc")).step) == 4
     with pytest.raises(
         TrainingError, match="metric_for_best_model='t/em': no evaluation has it; they have loss, t/acc"
@@ -140,10 +143,40 @@ def test_the_validation_does_not_change_the_training(tmp_path: Path) -> None:
 def test_a_metric_that_no_evaluation_has_is_refused_before_training(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match=r"unknown metric_for_best_model 'los'.*loss"):
         train(tmp_path, metric_for_best_model="los")
-    tasks = {"eval": {"tasks": "dare_sort", "limit": 2}, "load_best_model_at_end": True}
+    (tmp_path / "none.jsonl").write_text("no row\n")
+    tasks = {"eval": {"tasks": "dare_sort", "limit": 2}, "data": str(tmp_path / "none.jsonl")}
     with pytest.raises(UsageError, match=r"unknown metric_for_best_model 'dare_sort/exact'.*dare_sort/exact_match"):
         train(tmp_path, metric_for_best_model="dare_sort/exact", **tasks)
-    assert not list((tmp_path / "out").glob("checkpoint-*"))
+    assert not (tmp_path / "out").exists(), "and before the data is read"
+
+
+TASK = """
+task: wrong_share
+custom_dataset: !function {utils}.dataset
+output_type: generate_until
+test_split: test
+doc_to_text: !function {utils}.prompt
+doc_to_target: !function {utils}.answer
+process_results: !function {utils}.score
+generation_kwargs: {{max_gen_toks: 8, until: ["\\n"]}}
+metric_list:
+  - {{metric: exact_match, aggregation: mean, higher_is_better: false}}
+"""
+
+
+def test_the_direction_is_the_tasks(tmp_path: Path) -> None:
+    shutil.copytree(ROOT / "tasks" / "dare_sort", tmp_path / "tasks", ignore=shutil.ignore_patterns("*.yaml", "__*"))
+    (tmp_path / "tasks" / "wrong.yaml").write_text(TASK.format(utils="utils"))
+    model: Any = dare_bench.load("tiny-llada").loaded
+    task = {"tasks": "wrong_share", "include_path": str(tmp_path / "tasks")}
+    for metric, given, greater in [
+        ("wrong_share/exact_match", None, False),
+        ("wrong_share/exact_match", True, True),
+        ("rewards/accuracies", None, True),
+        ("logps/rejected", None, False),
+    ]:
+        asked = spec(metric_for_best_model=metric, greater_is_better=given, eval=task, model="tiny-llada")
+        assert checked(asked, DPO, model).greater_is_better is greater
 
 
 def test_the_best_by_the_score_of_a_task(tmp_path: Path) -> None:
@@ -154,9 +187,14 @@ def test_the_best_by_the_score_of_a_task(tmp_path: Path) -> None:
     assert json.loads((tmp_path / "out/lineage.json").read_text())["step"] == 2
     same = [(tmp_path / f"out{name}/model.safetensors").read_bytes() for name in ("", "/checkpoint-2", "/checkpoint-4")]
     assert same[0] == same[1] != same[2]
+    runs = {path.name.partition("-dare_sort")[0] for path in (tmp_path / "out/runs").iterdir()}
+    assert runs == {"checkpoint-2", "checkpoint-4"}, "the output is one of them, and not evaluated again"
     shutil.rmtree(tmp_path / "out/checkpoint-4")
     for name in ("lineage.json", "model.safetensors"):
         (tmp_path / "out" / name).unlink()
+    other = {**tasks, "eval": {"tasks": "dare_sort", "limit": 2}}
+    with pytest.raises(UsageError, match=r"another training: eval was .*\"limit\": 1.*, now .*\"limit\": 2"):
+        train(tmp_path, max_steps=4, metric_for_best_model="dare_sort/exact_match", learning_rate=1e-12, **other)
     again = train(tmp_path, max_steps=4, metric_for_best_model="dare_sort/exact_match", learning_rate=1e-12, **tasks)
     assert curve(again, "eval_dare_sort/exact_match") == curve(log, "eval_dare_sort/exact_match"), "step 2 is not lost"
     assert json.loads((tmp_path / "out/lineage.json").read_text())["step"] == 2

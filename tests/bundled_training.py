@@ -1,0 +1,51 @@
+"""Short trainings of a bundled checkpoint: four steps of eight rows, unless a test says otherwise."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from safetensors.torch import load_file
+
+FIELDS: dict[str, Any] = {
+    "method": "sft",
+    "model": "tiny-llada-base",
+    "task": "dare_sudoku",
+    "rows": 200,
+    "learning_rate": 1e-3,
+    "per_device_train_batch_size": 8,
+    "max_steps": 4,
+    "report_to": (),
+}
+
+
+def train(out: Path, **more: Any) -> Any:
+    from dare_bench.training.run import train
+
+    return train(**{**FIELDS, "output_path": str(out), **more})
+
+
+def interrupted(whole: Path, out: Path, step: int) -> None:
+    """A copy of a finished training, as a kill after the checkpoint of a step leaves it."""
+    shutil.copytree(whole, out)
+    for folder in out.glob("checkpoint-*"):
+        if int(folder.name.partition("-")[2]) > step:
+            shutil.rmtree(folder)
+    for file in ("lineage.json", "model.safetensors", "trainer_state.json"):
+        (out / file).unlink()
+    (out / "train.json").write_text((out / "train.json").read_text().replace('"complete"', '"running"'))
+
+
+def difference(left: Path, right: Path, name: str = "model.safetensors") -> float:
+    """The largest difference of any weight of two checkpoints."""
+    a, b = load_file(left / name), load_file(right / name)
+    assert a.keys() == b.keys()
+    return max(float((a[key] - b[key]).abs().max()) for key in a)
+
+
+def lines(file: Path, rows: Sequence[dict[str, str]]) -> str:
+    file.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    return str(file)

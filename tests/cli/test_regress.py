@@ -8,7 +8,6 @@ import os
 import re
 import signal
 import subprocess
-import sys
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -264,13 +263,16 @@ def test_the_recipe_for_github_runs_as_printed(tmp_path: Path, capsys: Out) -> N
     def job(number: str) -> list[int]:
         """The exit codes of the steps; GitHub runs a step after a failed one only if it says always()."""
         summary.write_text("")
-        path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
-        env = {**os.environ, "PATH": path, "GITHUB_RUN_ID": number, "GITHUB_STEP_SUMMARY": str(summary)}
+        env = {**os.environ, "GITHUB_RUN_ID": number, "GITHUB_STEP_SUMMARY": str(summary)}
         codes: list[int] = []
         for step in steps:
-            if not any(codes) or step.get("if") == "always()":
-                words = ["bash", "-e", "-c", step["run"]]
-                codes.append(subprocess.run(words, cwd=tmp_path, env=env, capture_output=True).returncode)
+            if any(codes) and step.get("if") != "always()":
+                continue
+            if step["run"].startswith("dare-bench"):  # by a server of processes that have imported it
+                printed = subprocess.run(["bash", "-c", f"printf '%s\\n' {step['run']}"], env=env, capture_output=True)
+                codes.append(command.run(*printed.stdout.decode().splitlines()[1:], env=env, cwd=tmp_path).returncode)
+            else:
+                codes.append(subprocess.run(["bash", "-e", "-c", step["run"]], cwd=tmp_path, env=env).returncode)
         return codes
 
     def use(name: str) -> None:

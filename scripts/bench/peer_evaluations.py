@@ -1,20 +1,14 @@
-"""``dare-bench eval`` and LLaDA's eval_llada.py from start to end: the same checkpoint, tasks and settings.
+"""``dare-bench eval`` and LLaDA's eval_llada.py from start to end, for ``peers.py``: the same checkpoint, tasks and
+settings.
 
-    python scripts/bench/peer_eval.py CHECKOUTS --python PYTHON [--limit 50] [--mc-num 32] [--runs 3]
-
-CHECKOUTS contains clones of ML-GSAI/LLaDA and ZHZisZZ/dllm under these last names, and PYTHON has torch, lm-eval and
-transformers 4.57, as ``peers.py`` explains. Model: the bundled ``tiny-llada``, in float32 on one thread. Tasks:
-``dare_sudoku``, which generates, and a task of four choices made from the data of ``dare_arithmetic``. Seconds are
-processor time of whole processes, imports and scoring included. The script fails if the scores of the first task
-differ; log-likelihoods are drawn with other random numbers, so the accuracies of the second are only printed.
-
-Of the peer, three things are replaced: the network on the hub by dllm's copy of it, the barrier after each answer,
-which fails in a single process, and the attribute ``device``, which today's lm-eval does not let it set.
+Model: the bundled ``tiny-llada``, in float32 on one thread. Tasks: ``dare_sudoku``, which generates, and a task of four
+choices made from the data of ``dare_arithmetic``. Seconds are processor time of whole processes, imports and scoring
+included. The comparison fails if the scores of the first task differ; log-likelihoods are drawn with other random
+numbers, so the accuracies of the second are only printed.
 """
 
 from __future__ import annotations
 
-import importlib
 import json
 import os
 import random
@@ -22,15 +16,14 @@ import statistics
 import subprocess
 import sys
 import tempfile
-from argparse import ArgumentParser, RawDescriptionHelpFormatter
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from types import SimpleNamespace
-from typing import Any
 
-import torch
-from peer_process import load_llada
+import peer_process
 from timing import Timing
+
+import dare_bench
 
 GEN = 20
 CHOICES = """
@@ -76,25 +69,6 @@ def write_choices(folder: Path, tasks: Path) -> None:
     (folder / "utils.py").write_text(UTILS)
 
 
-def run_peer(checkouts: str, folder: str, words: list[str]) -> None:
-    """Be the peer's process: its command with ``words``, the network read from ``folder``."""
-    sys.path[:0] = [str(Path(checkouts, "LLaDA")), str(Path(checkouts, "dllm"))]
-    eval_llada: Any = importlib.import_module("eval_llada")
-    torch.set_num_threads(1)
-    eval_llada.AutoModel = SimpleNamespace(from_pretrained=lambda *_, **__: load_llada(folder))
-    opened = eval_llada.LLaDAEvalHarness.__init__
-
-    def initialize(self: Any, *args: Any, **kwargs: Any) -> None:
-        opened(self, *args, **kwargs)
-        self.accelerator = SimpleNamespace(wait_for_everyone=lambda: None)
-
-    eval_llada.LLaDAEvalHarness.__init__ = initialize
-    eval_llada.LLaDAEvalHarness.device = None  # a property that cannot be set in this version of lm-eval
-    sys.argv = ["eval_llada.py", *words]
-    eval_llada.set_seed(1234)
-    eval_llada.cli_evaluate()
-
-
 def cpu_seconds(words: list[str]) -> float:
     """Processor time of a process and of all that it has started."""
     environment = {**os.environ, "OMP_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1", "TOKENIZERS_PARALLELISM": "false"}
@@ -134,7 +108,7 @@ class Evaluation:
         fields |= {"gen_length": GEN, "block_length": GEN, "steps": GEN}
         words = ["--model", "llada_dist", "--model_args", ",".join(f"{key}={value}" for key, value in fields.items())]
         words += ["--include_path", str(self.include), "--device", "cpu", "--batch_size", str(min(self.mc_num, 32))]
-        return [python, __file__, "--peer", checkouts, self.model, *words, *self.shared(out)]
+        return [python, peer_process.__file__, "eval", checkouts, self.model, *words, *self.shared(out)]
 
     def ours(self, out: Path) -> list[str]:
         words = ["--model", self.model, "--dtype", "float32", "--device", "cpu"]
@@ -159,15 +133,8 @@ def compare(case: Evaluation, python: str, checkouts: str, runs: int) -> str:
     return f"{Timing(*times, *pair).spread()}, {seconds}; scores {pair[0]:.3f} and {pair[1]:.3f}"
 
 
-def main() -> None:
-    parser = ArgumentParser(description=__doc__, formatter_class=RawDescriptionHelpFormatter)
-    parser.add_argument("checkouts")
-    parser.add_argument("--python", default=sys.executable)
-    parser.add_argument("--limit", type=int, default=50)
-    parser.add_argument("--mc-num", type=int, default=32)
-    parser.add_argument("--runs", type=int, default=3)
-    args = parser.parse_args()
-    dare_bench = importlib.import_module("dare_bench")  # the peer's process has none
+def evaluations(checkouts: str, python: str, limit: int, mc_num: int, runs: int) -> Iterator[str]:
+    """A line for each task."""
     tasks = Path(dare_bench.__file__).parent / "tasks"
     with tempfile.TemporaryDirectory() as scratch:
         folder, added = Path(scratch, "model"), Path(scratch, "tasks")
@@ -175,12 +142,5 @@ def main() -> None:
         model.save(folder)
         write_choices(added / "choices", tasks)
         for task, place in (("dare_sudoku", tasks / "dare_sudoku"), ("choices", added)):
-            case = Evaluation(task, place, str(folder), model.spec.mask, args.limit, args.mc_num)
-            print(f"{task:<12} {compare(case, args.python, args.checkouts, args.runs)}", flush=True)
-
-
-if __name__ == "__main__":
-    if sys.argv[1:2] == ["--peer"]:
-        run_peer(sys.argv[2], sys.argv[3], sys.argv[4:])
-    else:
-        main()
+            case = Evaluation(task, place, str(folder), model.spec.mask, limit, mc_num)
+            yield f"{task:<12} {compare(case, python, checkouts, runs)}"

@@ -11,22 +11,45 @@ import os
 import subprocess
 import sys
 import time
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 RUNS, TUNED, SITE = Path("demo/runs"), Path("demo/tiny-llada-base-sft"), Path("demo/site")
 TASKS = "dare_sudoku,dare_countdown3,dare_arithmetic"
-MODELS = ("tiny-llada", "tiny-dream", "tiny-sdar", "tiny-llada2", "tiny-llada-base")
+MODELS = ("tiny-llada", "tiny-dream", "tiny-llada-base", "tiny-sdar", "tiny-llada2")
 SETTINGS = "--rows 3000 --max-steps 60 --per-device-train-batch-size 48 --learning-rate 1e-3 --eval-every 30"
+
+
+def start(*arguments: str | Path, stdout: int | None = None) -> subprocess.Popen[str]:
+    """Start a command; ``stdout`` also takes its messages."""
+    # One thread: models this small gain nothing from a second one, and lose on a busy machine.
+    env = {"OMP_NUM_THREADS": "1", **os.environ}
+    command = [sys.executable, "-m", "dare_bench.cli", *map(str, arguments)]
+    return subprocess.Popen(command, env=env, stdout=stdout, stderr=stdout and subprocess.STDOUT, text=True)
 
 
 def run(*arguments: str | Path) -> None:
     """Print a command and run it; exits with its exit code if it fails."""
-    command = list(map(str, arguments))
-    print(f"\n$ dare-bench {' '.join(command)}", flush=True)
-    # One thread: models this small gain nothing from a second one, and lose on a busy machine.
-    env = {"OMP_NUM_THREADS": "1", **os.environ}
-    if code := subprocess.run([sys.executable, "-m", "dare_bench.cli", *command], check=False, env=env).returncode:
+    print(f"\n$ dare-bench {' '.join(map(str, arguments))}", flush=True)
+    if code := start(*arguments).wait():
         raise SystemExit(code)
+
+
+def run_two_at_a_time(commands: Sequence[tuple[str | Path, ...]]) -> None:
+    """Run commands that need one core each, two at a time where there are two, and print each with what it said; exits
+    with the exit code of the first one that fails."""
+
+    def output(arguments: tuple[str | Path, ...]) -> tuple[str, int]:
+        process = start(*arguments, stdout=subprocess.PIPE)
+        return process.communicate()[0], process.returncode
+
+    with ThreadPoolExecutor(min(2, os.cpu_count() or 1)) as pool:
+        for arguments, (text, code) in zip(commands, pool.map(output, commands), strict=True):
+            print(f"\n$ dare-bench {' '.join(map(str, arguments))}\n{text}", end="", flush=True)
+            if code:
+                pool.shutdown(cancel_futures=True)
+                raise SystemExit(code)
 
 
 def newest(folder: Path, pattern: str) -> Path:
@@ -35,9 +58,9 @@ def newest(folder: Path, pattern: str) -> Path:
 
 
 def main() -> None:
-    start = time.perf_counter()
-    for model in MODELS:
-        run("eval", "--model", model, "--tasks", TASKS, "--output-path", RUNS)
+    began = time.perf_counter()
+    print(f"evaluating {len(MODELS)} checkpoints (a minute or two); what is printed follows one by one", flush=True)
+    run_two_at_a_time([("eval", "--model", model, "--tasks", TASKS, "--output-path", RUNS) for model in MODELS])
     data = ("--task", "dare_sudoku", *SETTINGS.split(), "--eval-tasks", "dare_sudoku")
     run("train", "sft", "--model", "tiny-llada-base", *data, "--output-path", TUNED)
     base, tuned = newest(RUNS, "tiny-llada-base-dare*"), newest(TUNED / "runs", "*")
@@ -46,7 +69,7 @@ def main() -> None:
     run("ls", "runs", RUNS.parent)
     example = newest(RUNS, "tiny-llada-dare*")
     run("show", example, "--task", "dare_sudoku", "--doc", "0")
-    print(f"\nDone in {time.perf_counter() - start:.0f} s. Look at")
+    print(f"\nDone in {time.perf_counter() - began:.0f} s. Look at")
     print(f"  the board   {(SITE / 'index.html').resolve()}")
     print(f"  the runs    {RUNS.resolve()}")
     print(f"  the fine-tuned checkpoint  {TUNED.resolve()}")

@@ -13,8 +13,9 @@ from torch import Tensor
 from dare_bench.diffusion.forward import Inputs, inputs
 from dare_bench.trainers.rl.completions import Completion
 from dare_bench.trainers.rl.estimators import Units
-from dare_bench.trainers.rl.rollout import Rollouts, Update
+from dare_bench.trainers.rl.rollout import Rollouts
 from dare_bench.trainers.rl.rollout_file import Rollout
+from dare_bench.trainers.rl.rollout_step import Update
 from dare_bench.trainers.steps import Step, StepShape
 from dare_bench.types import Event, Generation, Request, Reward, RewardPrompt, Sample
 

@@ -35,9 +35,8 @@ from dare_bench.seeds import key
 from dare_bench.trainers.forwards import divide
 from dare_bench.trainers.rl.completions import Completion
 from dare_bench.trainers.rl.coupled_grpo import CoupledGRPO
-from dare_bench.trainers.rl.rollout import Update
 from dare_bench.trainers.rl.rollout_file import Rollout
-from dare_bench.trainers.rl.rollout_step import RolloutStep
+from dare_bench.trainers.rl.rollout_step import RolloutStep, Update
 from dare_bench.trainers.rl.surrogate import advantages
 from dare_bench.types import ModelSpec
 

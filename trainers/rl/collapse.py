@@ -13,15 +13,13 @@ import logging
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from statistics import mean
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from transformers import TrainerCallback
 
+from dare_bench.trainers.rl.algorithm import Algorithm
 from dare_bench.training.processes import first_process
-
-if TYPE_CHECKING:
-    from dare_bench.trainers.rl.policy_gradient import PolicyGradient
-    from dare_bench.training.spec import TrainSpec
+from dare_bench.training.spec import TrainSpec
 
 log = logging.getLogger("dare_bench")
 
@@ -39,7 +37,7 @@ LEARNED = 1e-4
 """Learning rate with which all algorithms learned in small runs, at one step on each rollout (docs/rl-runs)."""
 
 
-def warn_of_large_updates(method: PolicyGradient, spec: TrainSpec) -> None:
+def warn_of_large_updates(method: Algorithm, spec: TrainSpec) -> None:
     """Warn before a training whose steps on one rollout move the policy further than any that is known to learn: three
     times the learning rate times the steps of small runs, and of the method's own defaults.
 

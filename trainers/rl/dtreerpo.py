@@ -36,9 +36,8 @@ from dare_bench.trainers.rl.options import ADAPTER, EndOptions, RatioOptions
 from dare_bench.trainers.rl.policy_gradient import PolicyGradient
 from dare_bench.trainers.rl.published_rollout import D1_ROLLOUT
 from dare_bench.trainers.rl.requirements import CAPABILITIES
-from dare_bench.trainers.rl.rollout import Update
 from dare_bench.trainers.rl.rollout_file import Rollout
-from dare_bench.trainers.rl.rollout_step import RolloutStep, Surrogate, surrogate_of
+from dare_bench.trainers.rl.rollout_step import RolloutStep, Surrogate, Update, surrogate_of
 from dare_bench.trainers.rl.surrogate import Advantage
 from dare_bench.trainers.rl.tree import TreeRollouts, TreeShape
 from dare_bench.trainers.steps import Step, StepShape
@@ -119,7 +118,7 @@ class DTreeRPO(PolicyGradient):
         return TreeShape((o.num_generations // math.prod(inner), *inner))
 
     def source(self, data: Tokens, shape: StepShape, seed: int, process: int = 0) -> TreeRollouts:
-        return TreeRollouts(self, data, shape, seed, process)
+        return TreeRollouts(self, self.tree, data, shape, seed, process)
 
     def check(self, spec: TrainSpec, model: LoadedModel, data: Tokens) -> None:
         super().check(spec, model, data)

@@ -39,6 +39,7 @@ from dare_bench.trainers.rl.rollout import Rollouts
 from dare_bench.trainers.rl.rollout_metrics import numbers
 from dare_bench.trainers.rl.step_rewards import Chosen, choose, predictions, rewards_of_forwards
 from dare_bench.trainers.rl.surrogate import Aggregation
+from dare_bench.trainers.steps import StepShape
 from dare_bench.training.rows import Tokens
 from dare_bench.training.spec import TrainSpec
 from dare_bench.types import Generation, ModelSpec, RewardPrompt
@@ -121,8 +122,8 @@ class MDPO(PolicyGradient):
                 "is known in the training only; give --max-steps"
             )
 
-    def chosen_prompts(self, source: Rollouts) -> Sequence[int]:
-        return over_denoised_prompts(source) if self.filters_prompts else super().chosen_prompts(source)
+    def source(self, data: Tokens, shape: StepShape, seed: int, process: int = 0) -> MDPORollouts:
+        return MDPORollouts(self, data, shape, seed, process)
 
     @property
     def rollout_fields(self) -> dict[str, Any]:
@@ -131,29 +132,6 @@ class MDPO(PolicyGradient):
     def completion(self, prompt: Sequence[int], answer: Generation, key: int, where: str) -> Completion:
         """Without the log-probabilities of the sampler, which has those of written tokens only."""
         return replace(super().completion(prompt, answer, key, where), logprobs=())
-
-    def refined(
-        self,
-        completions: list[Completion],
-        answers: Sequence[Generation],
-        prompts: Sequence[RewardPrompt],
-        source: Rollouts,
-    ) -> tuple[list[Completion], Metrics]:
-        """Completions with the predictions of the forwards that are trained on."""
-        o = self.options
-        rewards = rewards_of_forwards(answers, prompts, source.scores)
-
-        def choice(every: list[list[float]]) -> list[Chosen]:
-            return choose(every, o.num_generations, o.sample_train_steps, o.advantage)
-
-        chosen = source.together([numbers(of_answer) for of_answer in rewards], choice)
-        lost = [is_over_denoised(of_answer) for of_answer in rewards]
-        metrics = {
-            "over_denoising": (float(sum(lost)), float(len(lost))),
-            "informative_groups": (float(sum(each.informative for each in chosen)), float(len(chosen))),
-        }
-        recorded = [predictions(a, each, self.spec.mask, self.scored) for a, each in zip(answers, chosen, strict=True)]
-        return [replace(c, predictions=of_c) for c, of_c in zip(completions, recorded, strict=True)], metrics
 
     # -- loss ----------------------------------------------------------------------------------------------------
 
@@ -173,3 +151,32 @@ class MDPO(PolicyGradient):
 
     def loss_weights(self, weight_U: Tensor, old_U: Tensor) -> Tensor:
         return weight_U * torch.exp(old_U) if self.options.confidence_weights else weight_U
+
+
+class MDPORollouts(Rollouts):
+    """Rollouts whose completions have the predictions of the forwards that are trained on."""
+
+    def __init__(self, method: MDPO, data: Tokens, shape: StepShape, seed: int, process: int) -> None:
+        super().__init__(method, data, shape, seed, process)
+        self.mdpo = method
+
+    def chosen_prompts(self) -> Sequence[int]:
+        return over_denoised_prompts(self) if self.mdpo.filters_prompts else super().chosen_prompts()
+
+    def refined(
+        self, completions: list[Completion], answers: Sequence[Generation], prompts: Sequence[RewardPrompt]
+    ) -> tuple[list[Completion], Metrics]:
+        o, mask, scored = self.mdpo.options, self.mdpo.spec.mask, self.mdpo.scored
+        rewards = rewards_of_forwards(answers, prompts, self.scores)
+
+        def choice(every: list[list[float]]) -> list[Chosen]:
+            return choose(every, o.num_generations, o.sample_train_steps, o.advantage)
+
+        chosen = self.together([numbers(of_answer) for of_answer in rewards], choice)
+        lost = [is_over_denoised(of_answer) for of_answer in rewards]
+        metrics = {
+            "over_denoising": (float(sum(lost)), float(len(lost))),
+            "informative_groups": (float(sum(each.informative for each in chosen)), float(len(chosen))),
+        }
+        recorded = [predictions(a, each, mask, scored) for a, each in zip(answers, chosen, strict=True)]
+        return [replace(c, predictions=of_c) for c, of_c in zip(completions, recorded, strict=True)], metrics

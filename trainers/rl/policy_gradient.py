@@ -25,8 +25,8 @@ from dare_bench.diffusion.looks import Looks
 from dare_bench.errors import TrainingError, UsageError
 from dare_bench.protocols import LoadedModel, Services
 from dare_bench.seeds import key
-from dare_bench.trainers.method import Method
 from dare_bench.trainers.objective import Losses, Metrics
+from dare_bench.trainers.rl.algorithm import Algorithm
 from dare_bench.trainers.rl.collapse import CollapseWarning, warn_of_large_updates
 from dare_bench.trainers.rl.completions import Completion, recorded
 from dare_bench.trainers.rl.estimators import Units
@@ -41,19 +41,19 @@ from dare_bench.trainers.rl.requirements import (
     check_rollout,
     log_rollout,
 )
-from dare_bench.trainers.rl.rollout import Rollouts, Update
+from dare_bench.trainers.rl.rollout import Rollouts
 from dare_bench.trainers.rl.rollout_file import Rollout
-from dare_bench.trainers.rl.rollout_step import RolloutStep, Surrogate, surrogate_of
+from dare_bench.trainers.rl.rollout_step import RolloutStep, Surrogate, Update, surrogate_of
 from dare_bench.trainers.rl.served import check_engine, check_request
 from dare_bench.trainers.rl.surrogate import Divergence, clip_metrics, clipped, divergence, unit_weights
 from dare_bench.trainers.steps import Step, StepShape
 from dare_bench.training.processes import data_parallel_size
 from dare_bench.training.rows import TokenRow, Tokens
 from dare_bench.training.spec import TrainSpec
-from dare_bench.types import Generation, ModelSpec, RewardPrompt
+from dare_bench.types import Generation, ModelSpec
 
 
-class PolicyGradient(Method):
+class PolicyGradient(Algorithm):
     """The base of every algorithm. Subclasses define ``units``, and declare the attributes below that differ (see
     docs/rl.md)."""
 
@@ -142,20 +142,6 @@ class PolicyGradient(Method):
     def predictions_each(self) -> int:
         """Most predictions of a completion that are trained on."""
         return 0
-
-    def chosen_prompts(self, source: Rollouts) -> Sequence[int]:
-        """The indices of the prompts of the data that are trained on."""
-        return range(len(source.data.items))
-
-    def refined(
-        self,
-        completions: list[Completion],
-        answers: Sequence[Generation],
-        prompts: Sequence[RewardPrompt],
-        source: Rollouts,
-    ) -> tuple[list[Completion], Metrics]:
-        """The completions of a new rollout with what an algorithm adds to them, and metrics of it."""
-        return completions, {}
 
     def learns_from(self, completion: Completion, advantage: float) -> bool:
         """Has a completion with this advantage a gradient, apart from the KL penalty?"""

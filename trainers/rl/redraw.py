@@ -10,17 +10,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 import torch
 
 from dare_bench.trainers.rl.completions import Completion
-from dare_bench.trainers.rl.rollout_metrics import numbers
-from dare_bench.trainers.rl.surrogate import advantages
-from dare_bench.types import Generation, Request, Reward, RewardPrompt
-
-if TYPE_CHECKING:
-    from dare_bench.trainers.rl.rollout import Rollouts
+from dare_bench.trainers.rl.surrogate import Advantage, advantages
+from dare_bench.types import Generation, Reward, RewardPrompt
 
 
 @dataclass(frozen=True)
@@ -49,32 +44,7 @@ class Groups:
         return [any(self.advantage_B[i : i + group]) for i in range(0, len(self.value_B), group)]
 
 
-def drawn_groups(source: Rollouts, mine: list[Scored], draws: Sequence[int]) -> Groups:
-    """The groups that this process's completions and those of the others make up. Called by all processes together."""
-    assert source.policy is not None
-    value_B = [value for part in source.policy.gather(numbers([each.reward for each in mine])) for value in part]
-    reward_B = torch.tensor(value_B, dtype=torch.float64)
-    advantage_B = advantages(reward_B, source.group, source.method.options.advantage)
+def groups_of(mine: list[Scored], value_B: list[float], size: int, kind: Advantage, draws: Sequence[int]) -> Groups:
+    """The groups of ``size`` completions with the rewards ``value_B`` of all processes, and their advantages."""
+    advantage_B = advantages(torch.tensor(value_B, dtype=torch.float64), size, kind)
     return Groups(mine, value_B, advantage_B.tolist(), [*draws])
-
-
-def redrawn(source: Rollouts, number: int, groups: Groups) -> tuple[Groups, int]:
-    """The groups of a rollout, those without an advantage drawn again, and how many groups that were in all. Called by
-    all processes together."""
-    count, first = 0, source.process * len(groups.mine)
-    for draw in range(1, 1 + (source.method.options.dynamic_sampling or 0)):
-        dull = [not informative for informative in groups.informative()]
-        if not any(dull):
-            break
-        count += sum(dull)
-        own = [i for i in range(len(groups.mine)) if dull[(first + i) // source.group]]
-        drawn, requests = source.drawn(number, draw), list[tuple[int, Request]]()
-        for place, g in (divmod(first + i, source.group) for i in own):
-            epoch, index = drawn[place]
-            requests.append((index, source.request(number, place, g, epoch, index, draw)))
-        mine = [*groups.mine]
-        for i, scored in zip(own, source.scored(requests), strict=True):
-            mine[i] = scored
-        draws = [draw if again else before for again, before in zip(dull, groups.draws, strict=True)]
-        groups = drawn_groups(source, mine, draws)
-    return groups, count

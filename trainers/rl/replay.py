@@ -12,7 +12,6 @@ from dataclasses import dataclass
 from itertools import groupby
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import TYPE_CHECKING
 
 from torch import Tensor
 
@@ -23,17 +22,16 @@ from dare_bench.trainers.arguments import training_arguments
 from dare_bench.trainers.checkpoints import checkpoints, step_of
 from dare_bench.trainers.loop import Loop
 from dare_bench.trainers.policy import PolicyInTraining
+from dare_bench.trainers.rl.algorithm import Algorithm
 from dare_bench.trainers.rl.completions import Prediction
 from dare_bench.trainers.rl.completions_table import TableRow, read_table, table_name, tables
+from dare_bench.trainers.rl.rollout import Rollouts
 from dare_bench.trainers.rl.rollout_file import Rollout
 from dare_bench.trainers.rl.rollout_step import RolloutStep
 from dare_bench.trainers.settling import settle
 from dare_bench.trainers.steps import StepShape
 from dare_bench.training.rows import Tokens
 from dare_bench.training.spec import TrainSpec
-
-if TYPE_CHECKING:
-    from dare_bench.trainers.rl.policy_gradient import PolicyGradient
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -77,7 +75,7 @@ class Replay:
 
 
 def replay(
-    method: PolicyGradient,
+    method: Algorithm,
     spec: TrainSpec,
     model: LoadedModel,
     data: Tokens,
@@ -98,6 +96,7 @@ def replay(
     """
     shape, iterations = StepShape(batch), method.options.num_iterations
     source = method.source(data, shape, spec.seed)
+    assert isinstance(source, Rollouts)
     steps, saved = spec.steps(source.rows, batch), checkpoints(out)
     if not 1 <= step <= steps:
         raise UsageError(f"step {step}: the training in {out} has the steps 1 to {steps}")
@@ -184,7 +183,7 @@ def replayed(rollout: Rollout, update: RolloutStep, weight_N: Tensor | None) -> 
     ]
 
 
-def _why_never(method: PolicyGradient) -> str:
+def _why_never(method: Algorithm) -> str:
     """Why no rollout of a training can be made again; empty if it can."""
     if method.options.rollout_engine is not None:
         return f"engine {method.options.rollout_engine} sampled, whose random numbers cannot be drawn again"

@@ -5,19 +5,16 @@ from __future__ import annotations
 import logging
 from collections.abc import Mapping
 from itertools import pairwise
-from typing import TYPE_CHECKING
 
 from dare_bench.errors import DecodingError, TrainingError, UsageError
 from dare_bench.protocols import LoadedModel
+from dare_bench.trainers.rl.algorithm import Algorithm
 from dare_bench.trainers.rl.completions import Completion
 from dare_bench.trainers.rl.options import RatioOptions
 from dare_bench.training.processes import first_process
 from dare_bench.training.rows import Tokens
 from dare_bench.training.tokens import EOS
 from dare_bench.types import Decoding, ModelSpec
-
-if TYPE_CHECKING:
-    from dare_bench.trainers.rl.policy_gradient import PolicyGradient
 
 log = logging.getLogger("dare_bench")
 
@@ -42,7 +39,7 @@ OWN_FIELDS: Mapping[str, str] = {
 """Decoding fields that a rollout sets itself, and by what."""
 
 
-def check_rollout(method: PolicyGradient, model: LoadedModel, data: Tokens) -> None:
+def check_rollout(method: Algorithm, model: LoadedModel, data: Tokens) -> None:
     """Check that the model can answer every prompt in the way that the method needs.
 
     Raises:
@@ -65,7 +62,7 @@ def check_rollout(method: PolicyGradient, model: LoadedModel, data: Tokens) -> N
     check_lengths(method, model.spec, data)
 
 
-def log_rollout(method: PolicyGradient) -> None:
+def log_rollout(method: Algorithm) -> None:
     """Log the decoding fields of completions that are given, published, or the method's own."""
     o = method.options
     fields = {"max_completion_length": method.completion_length, "temperature": o.temperature}
@@ -74,7 +71,7 @@ def log_rollout(method: PolicyGradient) -> None:
         log.info("rollout (%s): %s", o.variant, " ".join(f"{name}={value}" for name, value in values.items()))
 
 
-def check_method(method: PolicyGradient, spec: ModelSpec) -> None:
+def check_method(method: Algorithm, spec: ModelSpec) -> None:
     """Raise UsageError for options that do not belong together, or a model that the estimator is not sound for."""
     if method.reference is not None and not method.wants_reference:
         raise UsageError(f"reference={method.reference!r} is for the KL penalty, and beta is 0; give beta too")
@@ -116,7 +113,7 @@ def _check_sync(o: RatioOptions, wants_reference: bool) -> None:
             raise UsageError(f"{name}={getattr(o, name)} is for sync_ref_model, which is off; give it too")
 
 
-def check_fields(method: PolicyGradient, spec: ModelSpec) -> None:
+def check_fields(method: Algorithm, spec: ModelSpec) -> None:
     """Raise DecodingError for a decoding field of the rollout that another setting, or the model, determines."""
     for name in method.options.rollout:
         if name in OWN_FIELDS:
@@ -154,7 +151,7 @@ def check_blocks(completion: Completion, block_length: int) -> None:
         )
 
 
-def _check_tokens_stay(method: PolicyGradient, decoding: Decoding) -> None:
+def _check_tokens_stay(method: Algorithm, decoding: Decoding) -> None:
     strategy = getattr(decoding, "strategy", None)
     by_strategy = bool(getattr(strategy, "edits", False))
     # A strategy that is named replaces the family's own, editing included.
@@ -174,7 +171,7 @@ def _set_by(name: str) -> str:
     return f"set by {by}; give that instead" if by.startswith("--") else f"{by}; omit it"
 
 
-def check_lengths(method: PolicyGradient, spec: ModelSpec, data: Tokens) -> None:
+def check_lengths(method: Algorithm, spec: ModelSpec, data: Tokens) -> None:
     """Raise UsageError for a prompt that, with its completion, exceeds the context of what samples."""
     longest = max((item[0] for item in data.items), key=lambda row: len(row.prompt))
     limit, canvas = spec.context_limit, method.completion_length

@@ -12,40 +12,34 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from dare_bench.errors import DareError, TrainingError, UsageError
 from dare_bench.seeds import key, sample_key
 from dare_bench.trainers.checkpoints import step_of
+from dare_bench.trainers.objective import Metrics
 from dare_bench.trainers.policy import PolicyInTraining
+from dare_bench.trainers.rl.algorithm import Algorithm
 from dare_bench.trainers.rl.completions import Completion
 from dare_bench.trainers.rl.completions_table import is_due, table_lines, table_name
-from dare_bench.trainers.rl.redraw import Scored, drawn_groups, redrawn
-from dare_bench.trainers.rl.rollout_file import Rollout, read_prompts, read_rollout, write_prompts, write_rollout
-from dare_bench.trainers.rl.rollout_metrics import group_metrics, redraw_metrics, reward_metrics, written_nll
-from dare_bench.trainers.rl.rollout_step import RolloutStep
+from dare_bench.trainers.rl.redraw import Groups, Scored, groups_of
+from dare_bench.trainers.rl.rollout_file import (
+    Rollout,
+    read_prompts,
+    read_rollout,
+    size_limit,
+    write_prompts,
+    write_rollout,
+)
+from dare_bench.trainers.rl.rollout_metrics import group_metrics, numbers, redraw_metrics, reward_metrics, written_nll
+from dare_bench.trainers.rl.rollout_step import RolloutStep, Update
 from dare_bench.trainers.rl.served import ServedSampler
 from dare_bench.trainers.steps import StepShape, places
 from dare_bench.training.processes import first_process
 from dare_bench.training.rows import Tokens
 from dare_bench.types import Generation, Request, Reward, RewardPrompt
-
-if TYPE_CHECKING:
-    from dare_bench.trainers.rl.policy_gradient import PolicyGradient
-
-
-@dataclass(frozen=True, kw_only=True)
-class Update:
-    """An optimizer step on a rollout: step ``number`` (from 0) of the ``steps`` of a training with ``seed``, and inner
-    iteration ``iteration`` (from 0) of its rollout. ``completions`` is their number in all processes."""
-
-    number: int
-    iteration: int
-    completions: int
-    seed: int
-    steps: int
 
 
 class Rollouts:
@@ -59,7 +53,7 @@ class Rollouts:
         UsageError: sizes that do not fit together.
     """
 
-    def __init__(self, method: PolicyGradient, data: Tokens, shape: StepShape, seed: int, process: int) -> None:
+    def __init__(self, method: Algorithm, data: Tokens, shape: StepShape, seed: int, process: int) -> None:
         self.method, self.data, self.shape, self.seed, self.process = method, data, shape, seed, process
         self.group, self.iterations = method.options.num_generations, method.options.num_iterations
         self.records = self.group
@@ -146,7 +140,7 @@ class Rollouts:
         """(epoch, index of the prompt) of each group of a rollout in all processes; a further ``draw`` has another
         order of the data (``redraw.py``)."""
         if self.prompts is None:
-            self.prompts = self.method.chosen_prompts(self)
+            self.prompts = self.chosen_prompts()
         seed = key("redraw", self.seed, draw) if draw else self.seed
         drawn = places(rollout, self.shape.items_per_step // self.group, len(self.prompts), seed)
         return [(epoch, self.prompts[place]) for epoch, place in drawn]
@@ -169,11 +163,11 @@ class Rollouts:
     def sample(self, number: int) -> Rollout:
         """A new rollout: completions, rewards, advantages, and old values for the later inner iterations."""
         assert self.policy is not None
-        groups = drawn_groups(self, self.scored(self._slice(self.requests(number))), [0] * (self.count // self.records))
-        first, (groups, again) = groups, redrawn(self, number, groups)
+        first = self._groups(self.scored(self._slice(self.requests(number))), [0] * (self.count // self.records))
+        groups, again = self._redrawn(number, first)
         answers, rewards = [each.answer for each in groups.mine], [each.reward for each in groups.mine]
         prompts, drawn = [each.prompt for each in groups.mine], [each.completion for each in groups.mine]
-        completions, refined = self.method.refined(drawn, answers, prompts, self)
+        completions, refined = self.refined(drawn, answers, prompts)
         total = sum(self.policy.gather(sum(completion.scored_tokens for completion in completions)))
         rollout = Rollout(
             number=number,
@@ -194,6 +188,44 @@ class Rollouts:
             **refined,
         }
         return self._with_old_values(rollout)
+
+    def _groups(self, mine: list[Scored], draws: Sequence[int]) -> Groups:
+        """The groups that this process's completions and those of the others make up. Called by all processes
+        together."""
+        assert self.policy is not None
+        value_B = [value for part in self.policy.gather(numbers([each.reward for each in mine])) for value in part]
+        return groups_of(mine, value_B, self.group, self.method.options.advantage, draws)
+
+    def _redrawn(self, number: int, groups: Groups) -> tuple[Groups, int]:
+        """The groups of a rollout, those without an advantage drawn again (``redraw.py``), and how many groups that
+        were in all. Called by all processes together."""
+        count, first = 0, self.process * len(groups.mine)
+        for draw in range(1, 1 + (self.method.options.dynamic_sampling or 0)):
+            dull = [not informative for informative in groups.informative()]
+            if not any(dull):
+                break
+            count += sum(dull)
+            own = [i for i in range(len(groups.mine)) if dull[(first + i) // self.group]]
+            drawn, requests = self.drawn(number, draw), list[tuple[int, Request]]()
+            for place, g in (divmod(first + i, self.group) for i in own):
+                epoch, index = drawn[place]
+                requests.append((index, self.request(number, place, g, epoch, index, draw)))
+            mine = [*groups.mine]
+            for i, scored in zip(own, self.scored(requests), strict=True):
+                mine[i] = scored
+            draws = [draw if again else before for again, before in zip(dull, groups.draws, strict=True)]
+            groups = self._groups(mine, draws)
+        return groups, count
+
+    def chosen_prompts(self) -> Sequence[int]:
+        """The indices of the prompts of the data that are trained on."""
+        return range(len(self.data.items))
+
+    def refined(
+        self, completions: list[Completion], answers: Sequence[Generation], prompts: Sequence[RewardPrompt]
+    ) -> tuple[list[Completion], Metrics]:
+        """The completions of a new rollout with what an algorithm adds to them, and metrics of it."""
+        return completions, {}
 
     def scored(self, requests: Sequence[tuple[int, Request]]) -> list[Scored]:
         """The answers to requests, each given with the index of its prompt, and their rewards. Called by all processes
@@ -294,8 +326,21 @@ class Rollouts:
         if (sync := self.method.reference_sync) is not None:
             sync.load(folder, step_of(folder))
         self.load_prompts(folder)
-        if (whole := read_rollout(folder, self)) is not None:
+        if (whole := self.read(folder)) is not None:
             self.rollout = whole.part(self._slice)
+
+    def read(self, folder: Path) -> Rollout | None:
+        """The rollout of all processes in a checkpoint, if one is in use; raises TrainingError."""
+        method = self.method
+        canvas, context = method.completion_length, method.spec.context_limit
+        return read_rollout(
+            folder,
+            count=self.count,
+            iterations=self.iterations,
+            later=self.later,
+            limit=size_limit(self.count, context, method.predictions_each, self.later, canvas),
+            check=self.check,
+        )
 
     def check(self, rollout: Rollout) -> None:
         """Raise ValueError unless a rollout that was read is of the prompts that are drawn for it, by this model."""

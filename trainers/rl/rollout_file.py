@@ -7,7 +7,7 @@ import json
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 from pydantic import FailFast, FiniteFloat, NonNegativeInt, TypeAdapter, ValidationError
 
@@ -15,9 +15,6 @@ from dare_bench.config import one_line
 from dare_bench.errors import TrainingError
 from dare_bench.reading import parse_json, read_bytes
 from dare_bench.trainers.rl.completions import Completion
-
-if TYPE_CHECKING:
-    from dare_bench.trainers.rl.rollout import Rollouts
 
 FILE = "rollout.json"
 PROMPTS = "prompts.json"
@@ -78,17 +75,24 @@ def write_rollout(parts: Sequence[dict[str, Any]], folder: Path) -> None:
     (folder / FILE).write_text(json.dumps(parts))
 
 
-def read_rollout(folder: Path, rollouts: Rollouts) -> Rollout | None:
+def read_rollout(
+    folder: Path, *, count: int, iterations: int, later: int, limit: int, check: Callable[[Rollout], None]
+) -> Rollout | None:
     """The rollout of all processes, which may have been other ones; None if there is none in use.
 
+    Args:
+        count: its completions.
+        iterations, later: its inner iterations, and those that read the values of the policy that sampled.
+        limit: maximum size of the file in bytes.
+        check: raises ValueError for a rollout of another training.
+
     Raises:
-        TrainingError: the file is damaged, or of another training than that of ``rollouts``.
+        TrainingError: the file is damaged, or of another training.
     """
     if not (folder / FILE).exists():
         return None
-    count, iterations, later = rollouts.count, rollouts.iterations, rollouts.later
     with _reading(folder / FILE):
-        raw = parse_json(read_bytes(folder / FILE, TrainingError, limit=_limit(rollouts)))
+        raw = parse_json(read_bytes(folder / FILE, TrainingError, limit=limit))
         parts = _PARTS.validate_python([{**part, "metrics": {}} for part in _FIELDS.validate_python(raw)])
         if not parts or any(len(part.old) != later for part in parts):
             raise ValueError(f"it has no old values of {iterations} inner iterations")
@@ -101,16 +105,15 @@ def read_rollout(folder: Path, rollouts: Rollouts) -> Rollout | None:
             if len(values) != count:
                 raise ValueError(f"{len(values)} values for {count} completions")
         whole = replace(parts[0], old=old, **columns)
-        rollouts.check(whole)
+        check(whole)
         return whole
 
 
-def _limit(rollouts: Rollouts) -> int:
+def size_limit(count: int, context: int, predictions: int, later: int, canvas: int) -> int:
     """The maximum size of the file in bytes. A prediction has up to two numbers for each token of the canvas, and
     old values of them."""
-    method, (least, token, number) = rollouts.method, MAX_FILE
-    numbers = (1 + method.predictions_each) * (2 + rollouts.later) * method.completion_length
-    return least + rollouts.count * (token * method.spec.context_limit + number * numbers)
+    least, token, number = MAX_FILE
+    return least + count * (token * context + number * (1 + predictions) * (2 + later) * canvas)
 
 
 def write_prompts(prompts: Sequence[int], folder: Path) -> None:

@@ -39,6 +39,18 @@ class RolloutStep(Step):
     surrogate: Surrogate
 
 
+@dataclass(frozen=True, kw_only=True)
+class Update:
+    """An optimizer step on a rollout: step ``number`` (from 0) of the ``steps`` of a training with ``seed``, and inner
+    iteration ``iteration`` (from 0) of its rollout. ``completions`` is their number in all processes."""
+
+    number: int
+    iteration: int
+    completions: int
+    seed: int
+    steps: int
+
+
 def surrogate_of(step: Step) -> Surrogate:
     """What the loss of a step on a rollout needs."""
     assert isinstance(step, RolloutStep)

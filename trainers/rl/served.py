@@ -14,7 +14,7 @@ import shutil
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar, cast
+from typing import Any, TypeVar, cast
 
 import torch
 from accelerate.utils import broadcast_object_list
@@ -24,21 +24,19 @@ from dare_bench.errors import DareError, DecodingError, EngineError, UsageError
 from dare_bench.merging import merge
 from dare_bench.protocols import LoadedModel
 from dare_bench.trainers.policy import PolicyInTraining
+from dare_bench.trainers.rl.algorithm import Algorithm
 from dare_bench.trainers.rl.requirements import check_fields, check_lengths
 from dare_bench.training.processes import first_process
 from dare_bench.training.rollout_engine import engine_class
 from dare_bench.training.rows import Tokens
 from dare_bench.types import Generation, ModelSpec, Request, Sample
 
-if TYPE_CHECKING:
-    from dare_bench.trainers.rl.policy_gradient import PolicyGradient
-
 Result = TypeVar("Result")
 FOLDER = "rollout-weights"
 """Where the weights are while the engine loads them, inside the output folder."""
 
 
-def check_request(method: PolicyGradient, spec: ModelSpec) -> None:
+def check_request(method: Algorithm, spec: ModelSpec) -> None:
     """Check the engine and the decoding fields of the rollout, before the engine's server is asked for anything.
 
     Raises:
@@ -52,14 +50,14 @@ def check_request(method: PolicyGradient, spec: ModelSpec) -> None:
     _checked(method, kind.check_fields)
 
 
-def _checked(method: PolicyGradient, check: Callable[[Mapping[str, Any]], object]) -> None:
+def _checked(method: Algorithm, check: Callable[[Mapping[str, Any]], object]) -> None:
     try:
         check(method.served_request(()))
     except DecodingError as error:
         raise DecodingError(f"the rollout of {method.name}: {error}") from error
 
 
-def check_engine(method: PolicyGradient, engine: LoadedModel, spec: ModelSpec, data: Tokens) -> None:
+def check_engine(method: Algorithm, engine: LoadedModel, spec: ModelSpec, data: Tokens) -> None:
     """Check that the engine can answer every prompt in the way that the method needs.
 
     Args:
@@ -84,7 +82,7 @@ def check_engine(method: PolicyGradient, engine: LoadedModel, spec: ModelSpec, d
 class ServedSampler:
     """Answers the requests of rollouts by an engine that holds the weights of the last update."""
 
-    def __init__(self, method: PolicyGradient, engine: LoadedModel, weights: PolicyInTraining) -> None:
+    def __init__(self, method: Algorithm, engine: LoadedModel, weights: PolicyInTraining) -> None:
         self.method, self.engine, self.weights = method, engine, weights
         self.loaded: int | None = None
         """The step whose weights the engine holds; None: whatever it was started with."""

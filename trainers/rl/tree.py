@@ -18,12 +18,13 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import accumulate
 from operator import mul
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 
 from dare_bench.errors import UsageError
 from dare_bench.seeds import key
+from dare_bench.trainers.rl.algorithm import Algorithm
 from dare_bench.trainers.rl.completions import Completion
 from dare_bench.trainers.rl.distillation import distilled_positions
 from dare_bench.trainers.rl.rollout import Rollouts, weights_version
@@ -33,9 +34,6 @@ from dare_bench.trainers.rl.surrogate import Advantage, advantages
 from dare_bench.trainers.steps import StepShape
 from dare_bench.training.rows import Tokens
 from dare_bench.types import Generation, Request
-
-if TYPE_CHECKING:
-    from dare_bench.trainers.rl.dtreerpo import DTreeRPO
 
 
 @dataclass(frozen=True)
@@ -110,11 +108,11 @@ class TreeRollouts(Rollouts):
         UsageError: sizes that do not fit together.
     """
 
-    method: DTreeRPO
-
-    def __init__(self, method: DTreeRPO, data: Tokens, shape: StepShape, seed: int, process: int) -> None:
+    def __init__(
+        self, method: Algorithm, tree: TreeShape, data: Tokens, shape: StepShape, seed: int, process: int
+    ) -> None:
         super().__init__(method, data, shape, seed, process)
-        self.records = method.tree.nodes
+        self.tree, self.records = tree, tree.nodes
         trees = shape.items_per_step // self.group
         if trees % shape.processes:
             raise UsageError(
@@ -126,7 +124,7 @@ class TreeRollouts(Rollouts):
     def sample(self, number: int) -> Rollout:
         """New trees with their values and local advantages, and old values for the later inner iterations."""
         assert self.policy is not None
-        shape, levels = self.method.tree, self._grown(number)
+        shape, levels = self.tree, self._grown(number)
         leaves = [node.answer for node in levels[-1] if node.answer is not None]
         texts = [answer.text or "" for answer in leaves]
         prompts = self.reward_prompts([(node.index, node.request) for node in levels[-1]])
@@ -177,7 +175,7 @@ class TreeRollouts(Rollouts):
         above = self._roots(number)
         turns = {node.index: self.policy.forwards(node.request) for node in above}
         levels = []
-        for level, count in enumerate(self.method.tree.branches):
+        for level, count in enumerate(self.tree.branches):
             requests = [
                 (node.index, self._going_on(node, branch, level, turns[node.index]))
                 for node in above
@@ -194,7 +192,7 @@ class TreeRollouts(Rollouts):
 
     def _going_on(self, node: Node, branch: int, level: int, turns: int) -> Request:
         """The request of a child, with random numbers of its own."""
-        shape, request = self.method.tree, node.request
+        shape, request = self.tree, node.request
         last = level + 1 == len(shape.branches)
         return replace(
             request,
@@ -208,7 +206,7 @@ class TreeRollouts(Rollouts):
 
     def _by_tree(self, levels: Sequence[Sequence[Any]]) -> list[Any]:
         """The values of all levels, tree by tree."""
-        counts = self.method.tree.counts
+        counts = self.tree.counts
         trees = len(levels[0]) // counts[0]
         return [
             value

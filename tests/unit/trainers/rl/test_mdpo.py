@@ -32,7 +32,7 @@ from dare_bench.trainers.rl.completions import Completion, Prediction
 from dare_bench.trainers.rl.estimators import predicted
 from dare_bench.trainers.rl.mdpo import MDPO
 from dare_bench.trainers.rl.rollout import Rollouts
-from dare_bench.trainers.rl.rollout_file import read_rollout, write_rollout
+from dare_bench.trainers.rl.rollout_file import write_rollout
 from dare_bench.trainers.rl.step_rewards import step_advantages, step_scores
 from dare_bench.trainers.rl.surrogate import Aggregation
 from dare_bench.trainers.steps import StepShape
@@ -417,4 +417,4 @@ def test_the_largest_rollout_that_is_written_is_read(tmp_path):
     old = [[[-1e-5 / 3] * (length * count)] * 2] * 2
     rollout = first_rollout([whole] * 2, [0.0] * 2, 2 * length * count, old=old)
     write_rollout([rollout.saved()], tmp_path)
-    assert read_rollout(tmp_path, source) == rollout
+    assert source.read(tmp_path) == rollout

@@ -13,14 +13,15 @@ import torch
 from dare_bench.errors import DareError, DecodingError
 from dare_bench.model_adapters.backbone import DiffusionNetwork, Plan
 from dare_bench.model_adapters.encoding import as_id, check_length, encode_prompt, logits_tokens, shown
-from dare_bench.model_adapters.opened import OpenedNetwork
 from dare_bench.model_adapters.sampling.frames import Frames
 from dare_bench.model_adapters.sampling.loop import denoise
 from dare_bench.model_adapters.sampling.published import Stream
 from dare_bench.model_adapters.sampling.sampler import Sampler
 from dare_bench.model_adapters.sampling.state import RowState
 from dare_bench.model_adapters.sampling.stopping import StoppingPolicy, response_text, through_eos
+from dare_bench.model_adapters.scoring.likelihood_laws import LikelihoodLaw
 from dare_bench.model_adapters.scoring.score import score_pairs
+from dare_bench.model_adapters.scoring.scored_model import ScoredModel
 from dare_bench.model_adapters.starting import end_of, start_of
 from dare_bench.types import Capabilities, Decoding, Generation, LoopStats, ModelSpec, Prompt, Request, Sample
 
@@ -28,7 +29,7 @@ if TYPE_CHECKING:
     from dare_bench.model_adapters.family import Family
 
 
-class NativeModel(OpenedNetwork):
+class NativeModel(ScoredModel):
     """Implements :class:`dare_bench.protocols.LoadedModel`. Open one with :func:`dare_bench.load`."""
 
     capabilities = Capabilities(
@@ -85,12 +86,20 @@ class NativeModel(OpenedNetwork):
         """All resolved likelihood settings; raises DecodingError."""
         return self.family.likelihood_settings(fields, self.spec)
 
+    def likelihood_law(self) -> LikelihoodLaw:
+        """How the family estimates log-likelihoods."""
+        return self.family.likelihood_law(self.spec)
+
+    def greedy_sampler(self, n: int, spec: ModelSpec, cfg_scale: float = 0.0) -> Sampler:
+        """The sampler behind ``is_greedy``, for n tokens."""
+        return self.family.greedy_sampler(n, spec, cfg_scale)
+
     def forwards(self, request: Request) -> int:
         """Upper bound of a request's forward passes."""
         if request.kind == "generate":
             _, sampler = self.sampler(request)
             return sampler.most_forwards(len(self.encode(request.prompt)) if sampler.attention.causal else 0)
-        law, settings = self.family.likelihood_law(self.spec), self.resolve_likelihood(request.decoding)
+        law, settings = self.likelihood_law(), self.resolve_likelihood(request.decoding)
         n = len(self.encode(request.target if isinstance(request.target, str) else list(request.target or ())))
         context = len(self.encode(request.prompt)) if law.reads_context else 0
         passes = law.passes(context, max(n, 1), settings)
@@ -98,7 +107,7 @@ class NativeModel(OpenedNetwork):
             passes += 1
         elif request.want_greedy:
             spec = replace(self.spec, block_length=settings.get("block_length"))
-            passes += self.family.greedy_sampler(max(n, 1), spec).most_forwards(context)
+            passes += self.greedy_sampler(max(n, 1), spec).most_forwards(context)
         return passes * (2 if law.guidance(settings) > 0 else 1)
 
     # -- generation ----------------------------------------------------------------------------------------------

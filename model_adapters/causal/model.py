@@ -17,47 +17,23 @@ from dare_bench.model_adapters.adapters import is_adapted
 from dare_bench.model_adapters.batches import SHORTER, Batches
 from dare_bench.model_adapters.causal.fields import CausalFields, resolved
 from dare_bench.model_adapters.causal.generation import CausalRow, generate_batch, hides_padding
+from dare_bench.model_adapters.causal.network import CausalNetwork
 from dare_bench.model_adapters.causal.scoring import score_texts
 from dare_bench.model_adapters.causal.weights import load_network, under_file_names
-from dare_bench.model_adapters.encoding import check_length, encode_prompt, logits_tokens, shown
-from dare_bench.model_adapters.opened import OpenedNetwork
+from dare_bench.model_adapters.encoding import check_length, logits_tokens, shown
 from dare_bench.protocols import AdapterSettings
-from dare_bench.types import Capabilities, Decoding, LoopStats, ModelSpec, Prompt, Request, Sample
+from dare_bench.types import Capabilities, Decoding, LoopStats, Request, Sample
 
 WINDOW = 4
 """Batches whose requests are sorted by length together; one where ``max_rows`` says how many may be taken."""
 
 
-class CausalModel(OpenedNetwork):
-    """Implements :class:`dare_bench.protocols.LoadedModel`. Open one with :func:`dare_bench.load`.
-
-    Args:
-        prefix_id: the context of a text without one: BOS, or EOS where there is none.
-        accepts: names of the arguments of the network's forward.
-
-    Attributes:
-        pad_id: the token in padded columns, which no other token sees.
-    """
+class CausalModel(CausalNetwork):
+    """Implements :class:`dare_bench.protocols.LoadedModel`. Open one with :func:`dare_bench.load`."""
 
     capabilities = Capabilities(
         near_tie=True, likelihood=True, rolling=True, row_keyed_randomness=True, weight_update=True
     )
-
-    def __init__(
-        self,
-        network: Any,
-        tokenizer: Any | None,
-        spec: ModelSpec,
-        path: Path,
-        adapter: Path | None = None,
-        *,
-        prefix_id: int,
-        accepts: frozenset[str],
-    ) -> None:
-        super().__init__(network, tokenizer, spec, path, adapter)
-        self.prefix_id = prefix_id
-        self.pad_id = prefix_id if spec.pad_id is None else spec.pad_id
-        self._takes_mask, self._keeps_logits = "attention_mask" in accepts, "logits_to_keep" in accepts
 
     @cached_property
     def takes_mask(self) -> bool:
@@ -67,25 +43,9 @@ class CausalModel(OpenedNetwork):
 
     # -- requests ------------------------------------------------------------------------------------------------
 
-    def encode(self, prompt: Prompt, *, special_tokens: bool = True) -> list[int]:
-        """Token ids of a prompt: raw text with the special tokens that the tokenizer adds by default, unless it begins
-        with the BOS token (lm-eval's rule); raises PromptError."""
-        return encode_prompt(prompt, self.tokenizer, self.spec, None, self.path, special_tokens=special_tokens)
-
     def resolve(self, decoding: Mapping[str, Any]) -> Decoding:
         """All resolved decoding values; raises DecodingError."""
         return resolved(decoding, self.spec)
-
-    def resolve_likelihood(self, fields: Mapping[str, Any]) -> dict[str, Any]:
-        """A likelihood is exact and has no settings; raises DecodingError for any but ``estimator``."""
-        for name, value in fields.items():
-            if name != "estimator":
-                raise DecodingError(
-                    f"{self.spec.family} has no likelihood field {name!r}: its likelihoods are exact; leave it out"
-                )
-            if value not in (None, "auto", "exact"):
-                raise DecodingError(f"estimator={shown(value)}: a causal model's likelihood is exact; use 'auto'")
-        return {"estimator": "exact"}
 
     def forwards(self, request: Request) -> int:
         """Upper bound of a request's forward passes."""
@@ -148,14 +108,6 @@ class CausalModel(OpenedNetwork):
     ) -> Iterator[Sample]:
         """Answer score requests."""
         return score_texts(self, requests, max_rows or self.default_rows, stats if stats is not None else LoopStats())
-
-    @torch.no_grad()
-    def last_logits(self, tokens_BL: Tensor, kept: int) -> Tensor:
-        """float32 [B, K, V]: logits of the tokens after each of the last ``kept`` positions. Rows are not padded, or on
-        the right."""
-        keep = {"logits_to_keep": kept} if self._keeps_logits else {}
-        logits: Tensor = self.network(tokens_BL.to(self.device), use_cache=False, **keep).logits
-        return logits[:, -kept:].float()
 
     def logits(self, ids: Sequence[int], block_length: int | None = None) -> Tensor:
         """float32 [L, V]; row i scores token i (the first row, which nothing precedes, equals the second).

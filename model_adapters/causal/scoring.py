@@ -11,19 +11,17 @@ import time
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import islice
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from torch.nn.utils.rnn import pad_sequence
 
 from dare_bench.errors import DareError, ModelOutputError, PromptError
 from dare_bench.model_adapters.batches import SHORTER, Batches
+from dare_bench.model_adapters.causal.network import CausalNetwork
 from dare_bench.model_adapters.encoding import split_texts
 from dare_bench.model_adapters.opened import NAN_LOGITS
 from dare_bench.types import Likelihood, LoopStats, Request, Sample
-
-if TYPE_CHECKING:
-    from dare_bench.model_adapters.causal.model import CausalModel
 
 WINDOW = 2048
 """Requests that are sorted by length together; equal inputs among them are computed once."""
@@ -71,7 +69,7 @@ class InputRow:
         return max(len(target) for _, target in self.uses)
 
 
-def score_texts(model: CausalModel, requests: Iterable[Request], max_rows: int, stats: LoopStats) -> Iterator[Sample]:
+def score_texts(model: CausalNetwork, requests: Iterable[Request], max_rows: int, stats: LoopStats) -> Iterator[Sample]:
     """Answer score requests; one that cannot be scored comes back with ``error``."""
     batches, source = Batches(max_rows, stats, model.device, SHORTER), iter(requests)
     while some := list(islice(source, WINDOW)):
@@ -88,7 +86,7 @@ def score_texts(model: CausalModel, requests: Iterable[Request], max_rows: int, 
             yield Sample(text.request, text.likelihood(share, model.weights_version))
 
 
-def _compute(model: CausalModel, texts: Sequence[ScoredText], batches: Batches, stats: LoopStats) -> None:
+def _compute(model: CausalNetwork, texts: Sequence[ScoredText], batches: Batches, stats: LoopStats) -> None:
     """Fill the values of texts, the longest rows first."""
     rows: dict[tuple[int, ...], InputRow] = {}
     for text in texts:
@@ -112,7 +110,7 @@ def _kept(batch: Sequence[InputRow]) -> int:
 
 
 @torch.no_grad()
-def _forward(model: CausalModel, batch: Sequence[InputRow], stats: LoopStats) -> None:
+def _forward(model: CausalNetwork, batch: Sequence[InputRow], stats: LoopStats) -> None:
     """Add the losses of a batch. Rows are padded on the right, which no token before it sees."""
     longest, kept = max(len(row.tokens) for row in batch), _kept(batch)
     tokens_BL = pad_sequence([torch.tensor(row.tokens) for row in batch], batch_first=True, padding_value=model.pad_id)
@@ -138,7 +136,7 @@ def _forward(model: CausalModel, batch: Sequence[InputRow], stats: LoopStats) ->
         text.is_greedy &= all(greedy_N[span])
 
 
-def scored_text(model: CausalModel, request: Request) -> ScoredText:
+def scored_text(model: CausalNetwork, request: Request) -> ScoredText:
     """The windows of a request; raises DecodingError or PromptError."""
     model.resolve_likelihood(request.decoding)
     if request.rolling:
@@ -155,7 +153,7 @@ def scored_text(model: CausalModel, request: Request) -> ScoredText:
     return ScoredText(request, len(context), len(target), [(context, target)])
 
 
-def encode_pair(model: CausalModel, request: Request) -> tuple[list[int], list[int]]:
+def encode_pair(model: CausalNetwork, request: Request) -> tuple[list[int], list[int]]:
     """Context and target ids, those of texts by :func:`split_texts`. An empty context is the BOS token, or EOS where
     there is none.
 
@@ -175,7 +173,7 @@ def encode_pair(model: CausalModel, request: Request) -> tuple[list[int], list[i
     return context or [model.prefix_id], tail
 
 
-def _target_tokens(model: CausalModel, target: Any, *, special_tokens: bool = False) -> list[int]:
+def _target_tokens(model: CausalNetwork, target: Any, *, special_tokens: bool = False) -> list[int]:
     if isinstance(target, str):
         return model.encode(target, special_tokens=special_tokens) if target else []
     return model.encode(list(target or ()))

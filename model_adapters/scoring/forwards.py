@@ -6,7 +6,7 @@ Shape letters: N scored positions of a pack, V vocabulary.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -18,9 +18,7 @@ from dare_bench.model_adapters.backbone.cache import KVStore
 from dare_bench.model_adapters.batches import Batches
 from dare_bench.model_adapters.sampling.guidance import guided
 from dare_bench.model_adapters.scoring.pairs import CanvasUse, MaskedCanvas, ScoredPair, canvases
-
-if TYPE_CHECKING:
-    from dare_bench.model_adapters.native import NativeModel
+from dare_bench.model_adapters.scoring.scored_model import ScoredModel
 
 PACK_TOKENS = {"cpu": 4096, "cuda": 65536}
 READ_TOKENS = {"cpu": 65536, "cuda": 262144}
@@ -30,7 +28,7 @@ Work = Sequence[list[CanvasUse]]
 """By canvas, all uses of its losses."""
 
 
-def fill_losses(model: NativeModel, pairs: Sequence[ScoredPair], store: KVStore | None, batches: Batches) -> None:
+def fill_losses(model: ScoredModel, pairs: Sequence[ScoredPair], store: KVStore | None, batches: Batches) -> None:
     """Fill every pair's losses. Draws that show the network the same canvas share one forward row: repeated masks, and
     the one-token choices of a question, which all look at the same masked position."""
     device = model.device.type
@@ -46,7 +44,7 @@ def fill_losses(model: NativeModel, pairs: Sequence[ScoredPair], store: KVStore 
         batches.stats.count(len(work) * passes, sum(len(uses[0].canvas.tokens) for uses in work))
 
 
-def _work(model: NativeModel, pairs: Sequence[ScoredPair]) -> Work:
+def _work(model: ScoredModel, pairs: Sequence[ScoredPair]) -> Work:
     """The distinct canvases, in an order that packs well."""
     wanted: dict[tuple[Any, ...], list[CanvasUse]] = {}
     for pair in pairs:
@@ -79,7 +77,7 @@ def _fits(work: Work, device: str) -> int:
 
 
 @torch.no_grad()
-def _forward(model: NativeModel, work: Work, store: KVStore | None) -> None:
+def _forward(model: ScoredModel, work: Work, store: KVStore | None) -> None:
     """One packed forward over different canvases; each use takes the losses of its own targets."""
     firsts = [uses[0].canvas for uses in work]
     starts = torch.tensor([0, *(len(c.tokens) for c in firsts)]).cumsum(0).tolist()
@@ -119,7 +117,7 @@ def _losses(logits_NV: Tensor, targets: Sequence[int]) -> Tensor:
     return cross_entropy(logits_NV.float(), goal, reduction="none").cpu()
 
 
-def _plan(model: NativeModel, firsts: Sequence[MaskedCanvas], store: KVStore | None, causal: bool) -> Plan:
+def _plan(model: ScoredModel, firsts: Sequence[MaskedCanvas], store: KVStore | None, causal: bool) -> Plan:
     """Whole canvases attend to themselves; a block attends to itself and the clean columns before it."""
     lengths, grid = tuple(len(c.tokens) for c in firsts), firsts[0].block_length
     if causal:
@@ -133,7 +131,7 @@ def _plan(model: NativeModel, firsts: Sequence[MaskedCanvas], store: KVStore | N
 
 
 def _guided(
-    model: NativeModel, firsts: Sequence[MaskedCanvas], tokens: Tensor, starts: Sequence[int], at: Tensor
+    model: ScoredModel, firsts: Sequence[MaskedCanvas], tokens: Tensor, starts: Sequence[int], at: Tensor
 ) -> Tensor:
     """Guided logits [N, V]: every canvas is computed a second time with the condition masked."""
     hidden = tokens.clone()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -14,10 +14,8 @@ from dare_bench.errors import PromptError
 from dare_bench.model_adapters.encoding import split_texts
 from dare_bench.model_adapters.sampling.pages import RowPages, chain
 from dare_bench.model_adapters.scoring.likelihood_laws import LikelihoodLaw
+from dare_bench.model_adapters.scoring.scored_model import ScoredModel
 from dare_bench.types import Likelihood, Request
-
-if TYPE_CHECKING:
-    from dare_bench.model_adapters.native import NativeModel
 
 
 @dataclass(eq=False)
@@ -156,7 +154,7 @@ def canvases(pair: ScoredPair, mask_id: int) -> Iterator[CanvasUse]:
             )
 
 
-def encode_pair(model: NativeModel, request: Request) -> tuple[list[int], list[int]]:
+def encode_pair(model: ScoredModel, request: Request) -> tuple[list[int], list[int]]:
     """Context and target ids, those of texts by :func:`split_texts`.
 
     Raises:
@@ -173,10 +171,10 @@ def encode_pair(model: NativeModel, request: Request) -> tuple[list[int], list[i
     return context, tail
 
 
-def make_pair(model: NativeModel, request: Request) -> ScoredPair:
+def make_pair(model: ScoredModel, request: Request) -> ScoredPair:
     """A request as masks over tokens; raises DecodingError or PromptError."""
     context, target = encode_pair(model, request)
-    law, spec = model.family.likelihood_law(model.spec), model.spec
+    law, spec = model.likelihood_law(), model.spec
     settings = model.resolve_likelihood(request.decoding)
     kind = law.estimator(len(context), len(target), settings)
     text = isinstance(request.prompt, str) and isinstance(request.target, str)

@@ -6,7 +6,6 @@ import time
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from itertools import groupby
-from typing import TYPE_CHECKING
 
 import torch
 
@@ -18,10 +17,8 @@ from dare_bench.model_adapters.sampling.state import RowState
 from dare_bench.model_adapters.scoring.clean import CleanPrefixes
 from dare_bench.model_adapters.scoring.forwards import PACK_TOKENS, fill_losses
 from dare_bench.model_adapters.scoring.pairs import ScoredPair, make_pair
+from dare_bench.model_adapters.scoring.scored_model import ScoredModel
 from dare_bench.types import LoopStats, Request, Sample
-
-if TYPE_CHECKING:
-    from dare_bench.model_adapters.native import NativeModel
 
 WINDOW = 1024
 """Number of canvases in a window; equal ones are computed once."""
@@ -30,7 +27,7 @@ CLEAN_TOKENS = {"cpu": 32768, "cuda": 131072}
 
 
 def score_pairs(
-    model: NativeModel, requests: Iterable[Request], *, max_rows: int | None, stats: LoopStats
+    model: ScoredModel, requests: Iterable[Request], *, max_rows: int | None, stats: LoopStats
 ) -> Iterator[Sample]:
     """Score requests in windows; a request that cannot be scored comes back with ``error``."""
     scorer = _Scorer(model, max_rows, stats)
@@ -55,7 +52,7 @@ def score_pairs(
 class _Scorer:
     """One pass over requests: batches that fit into memory, and clean prefixes that requests share."""
 
-    def __init__(self, model: NativeModel, max_rows: int | None, stats: LoopStats) -> None:
+    def __init__(self, model: ScoredModel, max_rows: int | None, stats: LoopStats) -> None:
         self.model, self.stats = model, stats
         self.batches = Batches(max_rows, stats, model.device)
         self.prefixes: CleanPrefixes | None = None
@@ -100,7 +97,7 @@ class _Scorer:
         self._losses(pairs[half:])
 
 
-def _greedy(model: NativeModel, pairs: Sequence[ScoredPair], max_rows: int | None, stats: LoopStats) -> None:
+def _greedy(model: ScoredModel, pairs: Sequence[ScoredPair], max_rows: int | None, stats: LoopStats) -> None:
     """Would greedy decoding, one most confident token at a time on the family's own grid, give the target? (LLaDA
     eval_llada.py, suffix_greedy_prediction.)"""
     if pairs[0].law.causal:
@@ -110,7 +107,7 @@ def _greedy(model: NativeModel, pairs: Sequence[ScoredPair], max_rows: int | Non
         spec = replace(model.spec, block_length=length)
         rows = []
         for pair in same:
-            sampler = model.family.greedy_sampler(len(pair.answer), spec, pair.guidance)
+            sampler = model.greedy_sampler(len(pair.answer), spec, pair.guidance)
             rows.append(RowState(pair.context, sampler, 0, model.spec.mask, tag=pair))
         loop = denoise(
             model.network,
@@ -127,7 +124,7 @@ def _greedy(model: NativeModel, pairs: Sequence[ScoredPair], max_rows: int | Non
 
 
 @torch.no_grad()
-def _greedy_causal(model: NativeModel, pairs: Sequence[ScoredPair], stats: LoopStats) -> None:
+def _greedy_causal(model: ScoredModel, pairs: Sequence[ScoredPair], stats: LoopStats) -> None:
     """Is each token of a target the most probable one behind those before it?"""
     for pair in pairs:
         whole = torch.tensor(pair.whole, device=model.device)

@@ -1,0 +1,32 @@
+"""What likelihoods need of an opened model."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Mapping
+from typing import Any
+
+from dare_bench.model_adapters.opened import OpenedNetwork
+from dare_bench.model_adapters.sampling.sampler import Sampler
+from dare_bench.model_adapters.scoring.likelihood_laws import LikelihoodLaw
+from dare_bench.types import ModelSpec, Prompt
+
+
+class ScoredModel(OpenedNetwork, ABC):
+    """An opened diffusion network whose family says how its likelihoods are estimated."""
+
+    @abstractmethod
+    def encode(self, prompt: Prompt) -> list[int]:
+        """Token ids of a prompt; raises PromptError."""
+
+    @abstractmethod
+    def resolve_likelihood(self, fields: Mapping[str, Any]) -> dict[str, Any]:
+        """All resolved likelihood settings; raises DecodingError."""
+
+    @abstractmethod
+    def likelihood_law(self) -> LikelihoodLaw:
+        """How log-likelihoods are estimated."""
+
+    @abstractmethod
+    def greedy_sampler(self, n: int, spec: ModelSpec, cfg_scale: float = 0.0) -> Sampler:
+        """The sampler behind ``is_greedy``, for n tokens."""

@@ -165,7 +165,9 @@ class StepEstimate:
 
     @property
     def fits(self) -> bool:
-        return self.peak[1] <= self.gpu.memory_gb * 1e9
+        """Does a device have the memory? Nothing is traced where what it holds throughout is too much."""
+        memory = self.gpu.memory_gb * 1e9
+        return sum(self.held.values()) <= memory and self.peak[1] <= memory
 
     @cached_property
     def seconds(self) -> Mapping[str, float] | None:

@@ -39,6 +39,7 @@ STRATEGIES: tuple[str, ...] = (
     "quota:Quota",
     "quota:BlockQuota",
     "quota:TimeQuota",
+    "quota:LinearQuota",
     "threshold:Threshold",
     "factor:Factor",
     "dynamic:Dynamic",

@@ -46,7 +46,7 @@ def start_of(request: Request, prompt: int, spec: ModelSpec, sampler: Sampler) -
             f"a canvas of {len(given)} tokens with gen_length={sampler.gen_length}: at most {most}, all tokens of the "
             "response's blocks; shorten the canvas or raise gen_length"
         )
-    if sampler.replays:
+    if sampler.replays and (prompt or request.start_step or turn):
         raise DecodingError(
             "a given canvas with rng='reference': published random numbers cannot start in the middle; use rng='ours'"
         )

@@ -9,6 +9,12 @@ import torch
 from torch import Tensor
 
 
+def phased_mask(length: int, block_length: int, phase_R: Tensor) -> Tensor:
+    """Attention in blocks of which each row lacks the first ``phase_R`` columns: boolean [R, 1, L, L]."""
+    block_RL = (phase_R[:, None] + torch.arange(length, device=phase_R.device)) // block_length
+    return (block_RL[:, :, None] >= block_RL[:, None, :])[:, None]
+
+
 def block_mask(length: int, block_length: int, copies: int, device: torch.device) -> Tensor:
     """Attention in blocks on a grid from column 0, among the tokens of a row: boolean [1, 1, L, L]. ``copies`` 2: the
     row is [noisy | clean] (see :class:`~dare_bench.diffusion.plan.Plan`)."""

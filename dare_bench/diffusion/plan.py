@@ -19,7 +19,7 @@ from torch import Tensor
 from torch.nn.functional import pad
 from torch.nn.utils.rnn import pad_sequence
 
-from dare_bench.diffusion.masks import block_mask, clean_mask
+from dare_bench.diffusion.masks import block_mask, clean_mask, phased_mask
 from dare_bench.diffusion.padding import Padding
 from dare_bench.diffusion.sequence_parallel import SequenceGroup
 
@@ -131,8 +131,9 @@ class Plan:
     to its own block and to earlier ones. ``copies`` 2: each row is [noisy | clean], the two halves at the same
     positions: noisy block b attends to itself and to the clean blocks before it, clean block b to the clean ones up to
     b (block diffusion training, arXiv 2503.09573). ``starts`` are the columns of the rows' first tokens, 0 unless
-    given; block-causal rows start on the grid. ``sequence``: the ranks that compute the pack together, without a cache.
-    ``filled``: sizes of the padded view.
+    given; block-causal rows start on the grid, unless ``phases`` says how many columns each row lacks of its first
+    block. ``sequence``: the ranks that compute the pack together, without a cache. ``filled``: sizes of the padded
+    view.
 
     ``clean``: the first so many tokens of each row attend causally, the others, its canvas, to the whole row and to all
     that it reads, which are the columns before it in their order. With a ``window``, a clean token attends to so many
@@ -148,6 +149,7 @@ class Plan:
     filled: Filled | None = None
     clean: tuple[int, ...] | None = None
     window: int | None = None
+    phases: tuple[int, ...] | None = None
     groups: tuple[Group, ...] = field(init=False)
     _computed: dict[tuple[Hashable, ...], Any] = field(init=False, compare=False, repr=False, default_factory=dict)
 
@@ -173,7 +175,7 @@ class Plan:
     @property
     def unmasked(self) -> bool:
         """Do the tokens of every row attend to all of its tokens?"""
-        return self.clean is None and not any(self._masked(group.length) for group in self.groups)
+        return self.clean is None and not any(map(self._masked, self.groups))
 
     @property
     def reading(self) -> Cached | None:
@@ -313,8 +315,12 @@ class Plan:
     def _mask_of(self, g: Group, device: torch.device) -> Tensor | None:
         """Boolean [R or 1, 1, L, L] among the tokens of rows of one length; None if all attend to all."""
         if self.clean is None:
-            blocks = self.block_length if self._masked(g.length) else None
-            return None if blocks is None else block_mask(g.length, blocks, self.copies, device)
+            if self.block_length is None or not self._masked(g):
+                return None
+            phase_R = self._phases(g)
+            if any(phase_R):
+                return phased_mask(g.length, self.block_length, torch.tensor(phase_R, device=device))
+            return block_mask(g.length, self.block_length, self.copies, device)
         return self._attends(g, None).to(device) if any(self.clean[g.row : g.row + g.rows]) else None
 
     def _attends(self, g: Group, column_E: Tensor | None) -> Tensor:
@@ -325,9 +331,24 @@ class Plan:
         column_RE = starts[:, None] + torch.arange(g.length) if column_E is None else column_E.expand(g.rows, -1)
         return clean_mask(starts, torch.tensor(self.clean[rows]), g.length, column_RE, self.window)
 
-    def _masked(self, length: int) -> bool:
-        """Are there tokens in a row of this length that do not attend to each other?"""
-        return self.block_length is not None and (self.copies > 1 or length > self.block_length)
+    def _masked(self, g: Group) -> bool:
+        """Are there tokens in a row of the group that do not attend to each other?"""
+        return self.block_length is not None and (
+            self.copies > 1 or g.length + max(self._phases(g)) > self.block_length
+        )
+
+    def _phases(self, g: Group) -> tuple[int, ...]:
+        """The phases of a group's rows; 0 for rows that only fill the plan."""
+        phases = (self.phases or ())[g.row : g.row + g.rows]
+        return (*phases, *[0] * (g.rows - len(phases)))
+
+    def grid_columns(self, device: torch.device) -> Tensor:
+        """Each token's column, counted so that blocks begin at multiples of the block length: int64 [T]."""
+        if self.phases is None:
+            return self.positions(device)
+        starts = self.starts or (0,) * len(self.lengths)
+        shift_R = torch.tensor([p - start for p, start in zip(self.phases, starts, strict=True)], device=device)
+        return self.positions(device) + shift_R.repeat_interleave(torch.tensor(self.lengths, device=device))
 
 
 @dataclass(frozen=True)

@@ -98,7 +98,7 @@ def _codes(plan: Plan, device: torch.device) -> tuple[Tensor, Tensor, Tensor]:
     code_T = torch.zeros(plan.tokens, dtype=torch.long, device=device)
     until_T, also_T = code_T + 1, code_T - 2
     if plan.block_length is not None:
-        code_T = plan.positions(device) // plan.block_length
+        code_T = plan.grid_columns(device) // plan.block_length
         until_T = code_T + 1
     if plan.block_length is not None and plan.copies == 2:
         half_R = torch.tensor(plan.lengths, device=device) // 2

@@ -182,6 +182,10 @@ class AttentionPolicy:
     ``causal``: block-causal attention on blocks that count from column 0; otherwise bidirectional.
     ``predicts_next``: the state at position i predicts token i + 1. ``cfg_scale``: classifier-free guidance, 0 is off.
     ``clean_prefix``, with ``causal``: tokens before a block attend causally, and blocks begin behind the prompt.
+    ``from_prompt``, with ``causal``: blocks are counted from the end of the prompt, whose first block may be short.
+    ``first_any_time``, with ``causal`` and ``predicts_next``: any forward of a block may write its first token, so each
+    computes the state before it. ``guide_keeps``: ids that guidance shows to both halves. ``guides_canvas``: the
+    unconditional half is not shown what was given of the canvas either.
     """
 
     causal: bool = False
@@ -189,3 +193,7 @@ class AttentionPolicy:
     cache: CachePolicy = NO_CACHE
     cfg_scale: float = 0.0
     clean_prefix: bool = False
+    from_prompt: bool = False
+    first_any_time: bool = False
+    guide_keeps: tuple[int, ...] = ()
+    guides_canvas: bool = False

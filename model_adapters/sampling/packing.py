@@ -17,7 +17,7 @@ from torch.nn.functional import pad
 from dare_bench.diffusion.plan import Cached, Filled, Plan
 from dare_bench.model_adapters.backbone.cache import KVStore
 from dare_bench.model_adapters.sampling.buckets import LEAST_ROW, LEAST_TOKENS, MANY_TOKENS, Sizes, bucket
-from dare_bench.model_adapters.sampling.pages import CachePage, PagePool
+from dare_bench.model_adapters.sampling.pages import CachePage, PagePool, page_sizes
 from dare_bench.model_adapters.sampling.state import RowState
 from dare_bench.model_adapters.sampling.upload import upload
 
@@ -119,7 +119,7 @@ class Packer:
         if self.sizes is not None:
             candidates = self._filled(candidates, sum(lengths), self.sizes, "candidates")
         if self.guided:
-            hidden_T = column_T[: len(place_T)] < _repeated([len(self.rows[i].prompt) for i in order], lengths)
+            hidden_T = torch.cat([row.guide_hides for row in self.rows])[place_T]
             hidden_T = pad(hidden_T, (len(place_T), plan.tokens - 2 * len(place_T)))
             place_T = place_T.repeat(2)
         pack = Pack(
@@ -138,15 +138,18 @@ class Packer:
     def _plan(self, order: Sequence[int], spans: Sequence[tuple[int, int]], lengths: list[int], cached: Any) -> Plan:
         """The rows, with guidance their copies, then null rows that no other row attends to, if packs are filled."""
         sampler, starts = self.rows[0].sampler, tuple(spans[i][0] for i in order)
+        length, phases = sampler.block_length, None
+        if sampler.attention.from_prompt:
+            phases = tuple((spans[i][0] - self.rows[i].begin) % length for i in order) * (2 if self.guided else 1)
         if self.guided:
             cached = _without_reads(cached, len(lengths))
             lengths, starts = [*lengths, *lengths], (*starts, *starts)
         if sampler.attention.clean_prefix:
             clean = tuple(self.rows[i].begin - spans[i][0] for i in order)
             return Plan(tuple(lengths), starts=starts if any(starts) else None, cached=cached, clean=clean)
-        grid = sampler.block_length if sampler.attention.causal else None
+        grid = length if sampler.attention.causal else None
         if self.sizes is None:
-            return Plan(tuple(lengths), grid, starts=starts if any(starts) else None, cached=cached)
+            return Plan(tuple(lengths), grid, starts=starts if any(starts) else None, cached=cached, phases=phases)
         total, longest = sum(lengths), max(lengths)
         missing = bucket(total, LEAST_TOKENS, steps=4 if total > MANY_TOKENS else 2) - total
         whole, rest = divmod(missing, longest)
@@ -159,7 +162,10 @@ class Packer:
             cached=self.sizes.grown("cached", most_cached) if most_cached else 0,
         )
         starts = (*starts, *[0] * len(null))
-        return Plan((*lengths, *null), grid, starts=starts if any(starts) else None, cached=cached, filled=filled)
+        phases = None if phases is None else (*phases, *[0] * len(null))
+        return Plan(
+            (*lengths, *null), grid, starts=starts if any(starts) else None, cached=cached, filled=filled, phases=phases
+        )
 
     def _candidates(self, order: Sequence[int], spans: Sequence[tuple[int, int]], lengths: Sequence[int]) -> Candidates:
         """The candidates of each row, and what a forward has to know of them."""
@@ -254,7 +260,7 @@ class Packer:
         others overwrite their pages."""
         if row.cache.shared:
             length = row.sampler.block_length
-            pages = [pool.take(length) for _ in range(low, row.begin, length)]
+            pages = [pool.take(count) for count in page_sizes(row.begin - low, length)]
             slots = torch.tensor([slot for page in pages for slot in page.slots], dtype=torch.long)
             return (torch.cat([slots, pool.of_block(row.pages, length)]) if high > row.begin else slots), pages
         if row.pages.columns < high:

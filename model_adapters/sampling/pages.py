@@ -53,11 +53,18 @@ class RowPages:
         self.slots = torch.cat([self.slots, more])
 
 
-def chain(tokens: Sequence[int], length: int, before: bytes = b"") -> list[bytes]:
-    """Keys of the full blocks of ``tokens``: each a hash of its tokens and of the key before it."""
+def page_sizes(columns: int, length: int) -> list[int]:
+    """The pages of so many columns that end with a block: only the first of them may be short."""
+    short, whole = columns % length, columns // length
+    return [*([short] if short else []), *[length] * whole]
+
+
+def chain(tokens: Sequence[int], length: int, before: bytes = b"", short: int = 0) -> list[bytes]:
+    """Keys of the full blocks of ``tokens``, behind a first one of ``short`` tokens (0: none): each a hash of its
+    tokens and of the key before it."""
     keys = []
-    for i in range(0, len(tokens) - length + 1, length):
-        text = ",".join(map(str, tokens[i : i + length]))
+    for i in range(short and short - length, len(tokens) - length + 1, length):
+        text = ",".join(map(str, tokens[max(i, 0) : i + length]))
         before = blake2b(before + f"{length}:{text}".encode(), digest_size=16).digest()
         keys.append(before)
     return keys
@@ -97,7 +104,7 @@ class PagePool:
     def admit(self, row_pages: RowPages, prompt: Sequence[int], length: int) -> bool:
         """Give a new row the committed pages of its prompt. False: another row is about to commit the next page, so
         the row should wait a turn."""
-        keys = chain(prompt, length)
+        keys = chain(prompt, length, short=len(prompt) % length)
         committed = next((i for i, key in enumerate(keys) if key not in self._shared), len(keys))
         if committed < len(keys) and keys[committed] in self._promised:
             return False
@@ -114,7 +121,8 @@ class PagePool:
 
     def commit(self, row_pages: RowPages, pages: Sequence[CachePage], tokens: Sequence[int], length: int) -> None:
         """Add written pages to the row and make them shareable; ``tokens`` are their tokens."""
-        keys = chain(tokens, length, (row_pages.pages[-1].key or b"") if row_pages.pages else b"")
+        before = (row_pages.pages[-1].key or b"") if row_pages.pages else b""
+        keys = chain(tokens, length, before, len(tokens) % length)
         for page, key in zip(pages, keys, strict=True):
             page.key = key
             self._shared.setdefault(key, page)

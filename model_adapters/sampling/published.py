@@ -139,7 +139,7 @@ def _exponential(shape: tuple[int, ...], generator: torch.Generator) -> Tensor:
 
 
 def _gumbel(row: RowState, generator: torch.Generator, vocab: int, due: int) -> Noise:
-    low, high = row.window()
+    low, high = (row.begin, row.stop) if row.sampler.attention.causal else row.window()
     column_n, length = row.open_columns() - low, high - low
     token = order = None
     if row.sampler.tokens.temperature > 0:

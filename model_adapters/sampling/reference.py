@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 NoiseLaw = Literal["gumbel", "block", "sub_block", "masked", "origin", "renoise"]
-CountLaw = Literal["schedule", "turns", "commit", "commit_ahead", "carry"]
+CountLaw = Literal["schedule", "turns", "commit", "prefix", "commit_ahead", "carry"]
 
 
 @dataclass(frozen=True)
@@ -17,8 +17,8 @@ class ReferencePolicy:
     ``noise``: Gumbel noise over the window | multinomial over the block | over a sub-block, none for the block's first
     token | over the masked positions | the same after a draw of the written ones | over the block, and then random
     tokens for it. ``count``: the whole schedule | the
-    forwards made | one more for each block and the prefill | one more for a prefill in the middle of a block and for
-    the commit of the last block | the schedule and the positions that its last step leaves.
+    forwards made | one more for each block and the prefill | one more for each block | one more for a prefill in the
+    middle of a block and for the commit of the last block | the schedule and the positions that its last step leaves.
     """
 
     replay: bool = False

@@ -19,7 +19,7 @@ class Sampler:
     """How a row is decoded: the lengths of response and block, and the policies of each forward.
 
     Blocks are counted from the first response token; where attention is block-causal from column 0, so the first block
-    may hold prompt tokens (not with a clean prefix).
+    may hold prompt tokens (not with a clean prefix, or where they are counted from the end of the prompt).
     """
 
     gen_length: int
@@ -29,6 +29,10 @@ class Sampler:
     attention: AttentionPolicy = field(default_factory=AttentionPolicy)
     stopping: StoppingPolicy = field(default_factory=StoppingPolicy)
     reference: ReferencePolicy = field(default_factory=ReferencePolicy)
+    whole_blocks: bool = True
+    """Is the last block as long as the others, even if that is longer than the response?"""
+    lead: tuple[int, ...] = ()
+    """What stands in the place of an empty prompt, and begins its answer."""
     approximate: bool = False
     """Not the family's published sampler: tier A."""
     uniform_noise: bool = False
@@ -71,17 +75,19 @@ class Sampler:
 
     def origin(self, prompt: int) -> int:
         """The first column of block 0, after a prompt of that many tokens."""
-        on_grid = self.attention.causal and not self.attention.clean_prefix
+        on_grid = self.attention.causal and not (self.attention.clean_prefix or self.attention.from_prompt)
         return prompt // self.block_length * self.block_length if on_grid else prompt
 
     def canvas_length(self, prompt: int) -> int:
-        """Columns of prompt and response, in whole blocks."""
+        """Columns of prompt and response, in whole blocks if ``whole_blocks``."""
+        if not self.whole_blocks:
+            return prompt + self.gen_length
         origin = self.origin(prompt)
         return origin + ceil((prompt + self.gen_length - origin) / self.block_length) * self.block_length
 
     def blocks(self, prompt: int) -> int:
         """Number of blocks decoded after a prompt of that many tokens."""
-        return (self.canvas_length(prompt) - self.origin(prompt)) // self.block_length
+        return ceil((self.canvas_length(prompt) - self.origin(prompt)) / self.block_length)
 
     def most_forwards(self, prompt: int) -> int:
         """Maximum forwards of a row, unless the model predicts the mask token itself."""

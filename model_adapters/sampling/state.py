@@ -6,6 +6,7 @@ import time
 from collections.abc import Sequence
 from copy import copy
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Any
 
 import torch
@@ -41,6 +42,8 @@ class RowState:
     start_step: int = 0
     start_turn: int = 0
     end_turn: int | None = None
+    lead: int = 0
+    """Tokens of the prompt that begin the answer (``Sampler.lead``)."""
     weights_version: int = 0
     """Of the network, when the row started."""
     canvas: Tensor = field(init=False)
@@ -106,7 +109,15 @@ class RowState:
 
     @property
     def stop(self) -> int:
-        return self.begin + self.sampler.block_length
+        return min(self.begin + self.sampler.block_length, len(self.canvas))
+
+    @cached_property
+    def guide_hides(self) -> Tensor:
+        """The columns that the unconditional half of guidance is shown as masks, bool [L]."""
+        attention, hidden = self.sampler.attention, torch.arange(len(self.canvas)) < len(self.prompt)
+        if attention.guides_canvas and self.given is not None:
+            hidden[len(self.prompt) : len(self.prompt) + len(self.given)] = torch.tensor(self.given) != self.mask_id
+        return hidden & ~torch.isin(self.canvas, torch.tensor(attention.guide_keeps, dtype=torch.long))
 
     @property
     def low(self) -> int:
@@ -121,6 +132,8 @@ class RowState:
     @property
     def opens_by_state_before(self) -> bool:
         """Does the next forward predict the block's first token, from the state before it?"""
+        if self.sampler.attention.first_any_time:
+            return self.begin > 0
         is_first = not self.opened and bool(self.canvas[self.begin] == self.mask_id)
         return self.sampler.attention.predicts_next and is_first
 
@@ -172,9 +185,9 @@ class RowState:
         return self.response_in(self.canvas)
 
     def response_in(self, canvas: Tensor) -> list[int]:
-        """The ``gen_length`` tokens after the prompt."""
+        """The ``gen_length`` tokens after the prompt, behind a ``lead``."""
         p = len(self.prompt)
-        return canvas[p : p + self.sampler.gen_length].tolist()
+        return canvas[p - self.lead : p + self.sampler.gen_length].tolist()
 
     def next_block(self, vocab: int) -> bool:
         """Enter the next block that has masks; False when the row is finished."""
@@ -224,6 +237,8 @@ class RowState:
             turns = sampler.blocks(prompt) * sampler.strategy.planned(sampler.block_length)
         elif law == "commit":
             turns = self.turn + self.ledger.blocks + int(prompt >= sampler.block_length)
+        elif law == "prefix":
+            turns = self.turn + self.ledger.blocks
         elif law == "commit_ahead":
             prefill = prompt > sampler.block_length and prompt % sampler.block_length > 0
             ended = through_eos(self.response(), sampler.stopping.eos_ids) is not None

@@ -90,6 +90,17 @@ class MoE:
 
 
 @dataclass(frozen=True)
+class RopeScaling:
+    """Llama 3's scaled rotary positions: frequencies whose wave is longer than ``original / low`` tokens are divided by
+    ``factor``, those shorter than ``original / high`` stay, and those between are interpolated."""
+
+    factor: float
+    low: float
+    high: float
+    original: int
+
+
+@dataclass(frozen=True)
 class LayerAttention:
     """The attention of one layer.
 
@@ -106,11 +117,12 @@ class LayerAttention:
     rotated: int
     window: int | None = None
     value_is_key: bool = False
+    scaling: RopeScaling | None = None
 
     @property
-    def rotation(self) -> tuple[float, int, int]:
+    def rotation(self) -> tuple[float, int, int, RopeScaling | None]:
         """Layers with an equal value rotate alike."""
-        return self.theta, self.rotary_width, self.rotated
+        return self.theta, self.rotary_width, self.rotated, self.scaling
 
 
 @dataclass(frozen=True)
@@ -129,6 +141,7 @@ class Arch:
     norm_eps: float
     rope_theta: float
     rope_in_float32: bool = True
+    rope_scaling: RopeScaling | None = None
     rotary_dim: int | None = None
     """Channels of a head that are rotated, the first ones; None: all."""
     norm_weight: bool = True
@@ -157,7 +170,9 @@ class Arch:
         if self.by_layer:
             return self.by_layer[layer]
         rotated = self.rotary_dim or self.head_dim
-        return LayerAttention(self.kv_heads, self.head_dim, self.rope_theta, rotated, rotated)
+        return LayerAttention(
+            self.kv_heads, self.head_dim, self.rope_theta, rotated, rotated, scaling=self.rope_scaling
+        )
 
     def is_moe(self, layer: int) -> bool:
         return self.moe is not None and self.moe.layers[layer]

@@ -5,6 +5,7 @@ Shape letters: T packed tokens, N selected tokens, D width, H heads, C head chan
 
 from __future__ import annotations
 
+import math
 from dataclasses import asdict
 from operator import attrgetter
 from typing import Any
@@ -14,7 +15,7 @@ from torch import Tensor, nn
 from torch.nn.functional import rms_norm
 
 from dare_bench.diffusion.plan import Plan
-from dare_bench.model_adapters.backbone.arch import Arch, LayerAttention, MoE
+from dare_bench.model_adapters.backbone.arch import Arch, LayerAttention, MoE, RopeScaling
 from dare_bench.model_adapters.backbone.attention import Attention, attend
 from dare_bench.model_adapters.backbone.moe import ACTIVATIONS, Experts, Pools, Router, as_dtype, route
 
@@ -42,12 +43,21 @@ def rotary(positions_T: Tensor, layer: LayerAttention, dtype: torch.dtype) -> tu
     channels = layer.rotary_width
     exponent = torch.arange(0, channels, 2, device=positions_T.device, dtype=torch.float32) / channels
     frequency = 1.0 / layer.theta**exponent
+    if layer.scaling is not None:
+        frequency = scaled(frequency, layer.scaling)
     if layer.rotated < channels:
         frequency[layer.rotated // 2 :] = 0.0
     angles = positions_T.float()[:, None] * frequency[None, :]
     cos, sin = angles.cos(), angles.sin()
     cos, sin = torch.cat([cos, cos], dim=-1)[:, None], torch.cat([-sin, sin], dim=-1)[:, None]
     return as_dtype(cos, dtype), as_dtype(sin, dtype)
+
+
+def scaled(frequency: Tensor, by: RopeScaling) -> Tensor:
+    """Rotary frequencies as Llama 3 scales them (transformers, modeling_rope_utils.py)."""
+    turns = by.original * frequency / (2 * math.pi)  # of a wave within the original length
+    smooth = ((turns - by.low) / (by.high - by.low)).clamp(0, 1)
+    return (1 - smooth) * frequency / by.factor + smooth * frequency
 
 
 def rotate(x_THC: Tensor, cos: Tensor, sin: Tensor) -> Tensor:

@@ -185,7 +185,8 @@ class AttentionPolicy:
     ``from_prompt``, with ``causal``: blocks are counted from the end of the prompt, whose first block may be short.
     ``first_any_time``, with ``causal`` and ``predicts_next``: any forward of a block may write its first token, so each
     computes the state before it. ``guide_keeps``: ids that guidance shows to both halves. ``guides_canvas``: the
-    unconditional half is not shown what was given of the canvas either.
+    unconditional half is not shown what was given of the canvas either. ``unseen``, with ``from_prompt`` and the exact
+    cache: ids that later blocks do not attend to, and that take no position, once their block is finished.
     """
 
     causal: bool = False
@@ -197,3 +198,4 @@ class AttentionPolicy:
     first_any_time: bool = False
     guide_keeps: tuple[int, ...] = ()
     guides_canvas: bool = False
+    unseen: tuple[int, ...] = ()

@@ -177,7 +177,9 @@ class _Loop:
         become free."""
         batch.sync()
         moved = [i for i in finished if batch.rows[i].next_block(self.vocab)]
-        if moved:
+        if any(len(state.canvas) != length for state, length in zip(batch.states, batch.lengths, strict=True)):
+            self.batch = None
+        elif moved:
             batch.enter_blocks()
         ended = [batch.rows[i] for i in finished if i not in moved]
         for row in [batch.rows[i] for i in batch.ended()]:

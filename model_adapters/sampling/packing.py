@@ -186,7 +186,7 @@ class Packer:
             place_N=column_N + torch.tensor(self.offsets)[row_N],
             row_N=row_N,
             column_N=column_N,
-            position_N=column_N - _repeated([len(row.prompt) for row in rows], counts),
+            position_N=column_N - _repeated([row.answer_begin for row in rows], counts),
             slot_N=torch.cat([torch.arange(n) for n in counts]),
             editable_N=column_N >= _repeated(editable_from, counts) if any(edits) else None,
             width=max(*counts, 1),

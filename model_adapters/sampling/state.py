@@ -6,7 +6,6 @@ import time
 from collections.abc import Sequence
 from copy import copy
 from dataclasses import dataclass, field
-from functools import cached_property
 from typing import Any
 
 import torch
@@ -58,6 +57,8 @@ class RowState:
     ledger: Ledger = field(init=False)
     schedule: list[int] = field(default_factory=list)
     """Positions due in each forward of the block, as the strategy planned them."""
+    dropped: list[tuple[int, int]] = field(default_factory=list)
+    """Place in the answer and id of each token that was taken out of the canvas (``AttentionPolicy.unseen``)."""
     scores: Tensor | None = None
     """If the strategy remasks: the score with which each token was written, float64 [L]; inf where it was given."""
     memory: Any = None
@@ -105,13 +106,19 @@ class RowState:
     @property
     def begin(self) -> int:
         """The first column of the block."""
-        return self.sampler.origin(len(self.prompt)) + self.block * self.sampler.block_length
+        blocks = self.block * self.sampler.block_length
+        return self.sampler.origin(len(self.prompt)) + blocks - len(self.dropped)
+
+    @property
+    def answer_begin(self) -> int:
+        """The column from which places in the answer count, as if nothing of it had been taken out before."""
+        return len(self.prompt) - len(self.dropped)
 
     @property
     def stop(self) -> int:
         return min(self.begin + self.sampler.block_length, len(self.canvas))
 
-    @cached_property
+    @property
     def guide_hides(self) -> Tensor:
         """The columns that the unconditional half of guidance is shown as masks, bool [L]."""
         attention, hidden = self.sampler.attention, torch.arange(len(self.canvas)) < len(self.prompt)
@@ -186,8 +193,14 @@ class RowState:
 
     def response_in(self, canvas: Tensor) -> list[int]:
         """The ``gen_length`` tokens after the prompt, behind a ``lead``."""
-        p = len(self.prompt)
-        return canvas[p - self.lead : p + self.sampler.gen_length].tolist()
+        return self.behind_prompt(canvas)[: self.lead + self.sampler.gen_length]
+
+    def behind_prompt(self, canvas: Tensor) -> list[int]:
+        """All tokens after the prompt, behind a ``lead``, with those that were taken out."""
+        tokens: list[int] = canvas[len(self.prompt) - self.lead :].tolist()
+        for place, token in self.dropped:
+            tokens.insert(self.lead + place, token)
+        return tokens
 
     def next_block(self, vocab: int) -> bool:
         """Enter the next block that has masks; False when the row is finished."""
@@ -199,6 +212,7 @@ class RowState:
                 if sampler.stopping.is_final(done, self.mask_id, self.tokenizer):
                     self.stopped = True
                     return False
+                self._drop_unseen()
             self.block, self.step, self.post_steps, self.opened = self.block + 1, 0, 0, False
             self.soft, self.drafts = None, []
             if self.begin >= len(self.canvas):
@@ -214,6 +228,16 @@ class RowState:
             self.schedule = self.ledger.scheduled(schedule, sampler.replays)
             if masks:
                 return True
+
+    def _drop_unseen(self) -> None:
+        """Take out of the canvas what later blocks do not see of this one."""
+        unseen = torch.tensor(self.sampler.attention.unseen, dtype=torch.long)
+        gone = torch.isin(self.canvas, unseen)
+        gone[: self.first_response] = gone[self.stop :] = False
+        begin = self.answer_begin
+        self.dropped += [(i - begin, int(self.canvas[i])) for i in gone.nonzero()[:, 0].tolist()]
+        if len(gone) and bool(gone.any()):
+            self.canvas, self.scores = self.canvas[~gone], None if self.scores is None else self.scores[~gone]
 
     def _leave_block(self, vocab: int) -> None:
         """The published sampler's forwards in a finished block are skipped; their random numbers are drawn and

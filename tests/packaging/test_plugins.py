@@ -20,14 +20,14 @@ from safetensors.torch import load_file
 import dare_bench
 from dare_bench.engine.program_record import program_parts
 from dare_bench.engine.validation import validate
-from dare_bench.errors import CheckpointError, DecodingError
+from dare_bench.errors import CheckpointError
 from dare_bench.leaderboards.builder import build
 from dare_bench.registry import load_plugins, registry
 
 need_package("accelerate")
 DOCS = Path(__file__).parents[2] / "docs"
 EXAMPLES = ("example-method", "example-family", "example-tasks")
-PLUGINS = "dare-a2d,dare-focal,dare-reverse"
+PLUGINS = "dare-focal,dare-mine,dare-reverse"
 ASKED = ("--model", "tiny-llada-base", "--task", "dare_arithmetic", "--rows", "64", "--max-steps", "3")
 SIZES = {"hidden_size": 32, "intermediate_size": 48, "num_hidden_layers": 2, "num_attention_heads": 4}
 SIZES |= {"num_key_value_heads": 2, "head_dim": 8, "vocab_size": 303, "max_position_embeddings": 512}
@@ -62,16 +62,16 @@ def here(site: Path) -> Iterator[None]:
 
 
 @pytest.fixture(scope="module")
-def a2d(here: None, tmp_path_factory: pytest.TempPathFactory) -> Path:
+def masked(here: None, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A small random checkpoint of the family, saved by transformers' own Qwen3, which has the same weights."""
     from transformers import Qwen3Config, Qwen3ForCausalLM
 
     torch.manual_seed(0)
-    folder = tmp_path_factory.mktemp("a2d")
+    folder = tmp_path_factory.mktemp("masked")
     ids = {"eos_token_id": 299, "pad_token_id": 299, "bos_token_id": None}
     Qwen3ForCausalLM(Qwen3Config(**SIZES, **ids, rope_theta=123.0, tie_word_embeddings=True)).save_pretrained(folder)
     config = json.loads((folder / "config.json").read_text())
-    published = {"model_type": "a2d-qwen3", "architectures": ["A2DQwen3LMHeadModel"]}
+    published = {"model_type": "masked-qwen3", "architectures": ["MaskedQwen3LMHeadModel"]}
     (folder / "config.json").write_text(json.dumps(config | published))
     for name in ("tokenizer.json", "tokenizer_config.json"):
         text = (Path(registry().get("checkpoint", "tiny-sdar").target) / name).read_text()
@@ -109,52 +109,50 @@ def test_lists_with_plugins_import_no_torch(installed: dict[str, str]) -> None:
     done = subprocess.run([sys.executable, "-c", code], env=installed, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
     assert not done.stderr
-    assert {"focal", "a2d_qwen3", "digits:", "reverse"} <= set(done.stdout.split())
+    assert {"focal", "masked_qwen3", "digits:", "reverse"} <= set(done.stdout.split())
 
 
-def test_the_family_is_qwen3_without_the_causal_mask(a2d: Path) -> None:
+def test_the_family_is_qwen3_without_the_causal_mask(masked: Path) -> None:
     from transformers import Qwen3ForCausalLM
 
     ids = torch.randint(0, 299, (1, 24), generator=torch.Generator().manual_seed(1))
-    reference = Qwen3ForCausalLM.from_pretrained(a2d, attn_implementation="eager").eval()
+    reference = Qwen3ForCausalLM.from_pretrained(masked, attn_implementation="eager").eval()
     everywhere = {"full_attention": torch.zeros(1, 1, 24, 24)}
     with torch.no_grad():
         expected = reference(input_ids=ids, attention_mask=everywhere).logits[0]
         causal = reference(input_ids=ids).logits[0]
-    logits = dare_bench.load(a2d, device="cpu").logits(ids[0].tolist())
+    logits = dare_bench.load(masked, device="cpu").logits(ids[0].tolist())
     assert torch.allclose(logits, expected, atol=1e-5)
     assert not torch.allclose(logits, causal, atol=1e-2)
 
 
-def test_the_family_validates_and_has_its_ids_and_limits(a2d: Path) -> None:
-    failed = [check for check in validate(str(a2d), device="cpu") if not check.passed]
+def test_the_family_validates_and_has_its_ids_and_limits(masked: Path) -> None:
+    failed = [check for check in validate(str(masked), device="cpu") if not check.passed]
     assert not failed
-    model = dare_bench.load(a2d, device="cpu")
-    assert (model.spec.family, model.spec.mask_id, model.spec.eos_ids) == ("a2d_qwen3", 302, (299,))
+    model = dare_bench.load(masked, device="cpu")
+    assert (model.spec.family, model.spec.mask_id, model.spec.eos_ids) == ("masked_qwen3", 302, (299,))
     assert (model.spec.predicts, model.spec.attention) == ("same", "bidirectional")
-    with pytest.raises(DecodingError, match="choose steps that divide the block"):
-        model.generate([[5, 6]], gen_length=8, steps=3)
     (part,) = (name for name in program_parts(model.loaded) if name.startswith("plugin"))
-    assert part == "plugin dare-a2d" and program_parts(model.loaded)[part].startswith("ast:")
+    assert part == "plugin dare-mine" and program_parts(model.loaded)[part].startswith("ast:")
 
 
-def test_without_the_plugin_its_checkpoints_are_of_an_unknown_family(a2d: Path, monkeypatch: Any) -> None:
+def test_without_the_plugin_its_checkpoints_are_of_an_unknown_family(masked: Path, monkeypatch: Any) -> None:
     ours = {key: entry for key, entry in registry()._entries.items() if entry.plugin is None}
     monkeypatch.setattr(registry(), "_entries", ours)
-    with pytest.raises(CheckpointError, match="'a2d-qwen3'"):
-        dare_bench.load(a2d)
+    with pytest.raises(CheckpointError, match="'masked-qwen3'"):
+        dare_bench.load(masked)
 
 
-def test_family_and_task_train_evaluate_and_rank_together(a2d: Path, tmp_path: Path) -> None:
+def test_family_and_task_train_evaluate_and_rank_together(masked: Path, tmp_path: Path) -> None:
     need_package("lm_eval")
     evaluation = {"tasks": "digits", "limit": 3}
     trained = dare_bench.train(
-        method="sft", model=str(a2d), task="reverse", rows=64, max_steps=2, eval=evaluation, device="cpu",
+        method="sft", model=str(masked), task="reverse", rows=64, max_steps=2, eval=evaluation, device="cpu",
         output_path=str(tmp_path / "out"), report_to="none",
     )  # fmt: skip
     assert {run.tasks[0]: run.status for run in trained.runs} == {"reverse": "complete", "dare_sort": "complete"}
     for run_ in trained.runs:
-        assert run_.block is not None and run_.block.model.family == "a2d_qwen3"
+        assert run_.block is not None and run_.block.model.family == "masked_qwen3"
     again = dare_bench.evaluate(model=str(trained.path), tasks="reverse", limit=3, max_rows=2, progress=False,
                                 output_path=str(tmp_path / "again"))  # fmt: skip
     (first,) = (run for run in trained.runs if run.tasks == ["reverse"])
@@ -162,7 +160,7 @@ def test_family_and_task_train_evaluate_and_rank_together(a2d: Path, tmp_path: P
     assert answers[0] == answers[1] and len(answers[0]) == 3
     build([tmp_path / "out" / "runs"], tmp_path / "site")
     page = (tmp_path / "site" / "index.html").read_text()
-    assert "a2d_qwen3" in page and "reverse" in page
+    assert "masked_qwen3" in page and "reverse" in page
 
 
 def test_training_rows_and_reward_of_the_task(here: None) -> None:
@@ -250,7 +248,7 @@ def test_doctor_shows_plugins_and_reasons(broken: dict[str, str], installed: dic
     }
     assert "SystemExit" in found["plugin exit"]["detail"] and "broken-exit 1.0" in found["plugin exit"]["detail"]
     good = {row["name"]: row for row in json.loads(run(installed, "doctor", "--json"))}
-    assert "family a2d_qwen3" in good["plugin dare-a2d"]["detail"]
+    assert "family masked_qwen3" in good["plugin dare-mine"]["detail"]
 
 
 def test_the_help_needs_no_plugin(broken: dict[str, str]) -> None:

@@ -4,5 +4,5 @@
 def register(registry):
     """Called once by dare-bench. A checkpoint is of this family if its config.json has this model_type and this first
     architecture; a pair that another family has is an error."""
-    matches = [["a2d-qwen3", "A2DQwen3LMHeadModel"]]
-    registry.add("family", "a2d_qwen3", "dare_a2d.family:FAMILY", origin=__name__, matches=matches)
+    matches = [["masked-qwen3", "MaskedQwen3LMHeadModel"]]
+    registry.add("family", "masked_qwen3", "dare_mine.family:FAMILY", origin=__name__, matches=matches)

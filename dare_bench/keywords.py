@@ -14,7 +14,8 @@ from typing import Any, Literal, TypedDict
 OpeningKeywords = TypedDict("OpeningKeywords", {
     "adapter": str | Path | None, "family": str | None, "device": str | None, "dtype": Any, "attention": str | None,
     "compile": bool | None, "quantize": Literal["int8", "int4"] | None, "mask_id": int | None,
-    "eos_id": int | Sequence[int] | None, "eot_id": int | None, "max_memory": Mapping[int | str, int | str] | None,
+    "eos_id": int | Sequence[int] | None, "eot_id": int | None, "pad_id": int | None,
+    "max_memory": Mapping[int | str, int | str] | None,
 }, total=False)
 
 RunKeywords = TypedDict("RunKeywords", {
@@ -72,26 +73,29 @@ DecodingKeywords = TypedDict("DecodingKeywords", {
     "text_after_eos": Literal["cut", "keep"] | None, "stop": str | Sequence[str] | None,
     "rng": Literal["ours", "reference"] | None, "trajectory": bool | None, "predictions": bool | None,
     "near_tie": bool | None, "mask_id": int | None, "eos_id": int | Sequence[int] | None, "eot_id": int | None,
-    "top_k": int | None, "top_p": float | None, "repetition_penalty": float | None, "strategy": Any,
-    "draft_steps": int | None, "block_length": int | None, "t_min": float | None, "max_denoising_steps": int | None,
-    "entropy_bound": float | None, "stability_threshold": int | None, "confidence_threshold": float | None,
-    "cache": Literal["exact", "none", "prefix", "dual", "sub_block"] | None, "steps": int | None,
+    "strategy": Any, "draft_steps": int | None, "max_length": int | None, "steps": int | None,
+    "block_length": int | None, "cfg_scale": float | None, "cfg_keep_tokens": int | Sequence[int] | None,
+    "remasking": Literal["low_confidence", "random"] | None, "right_shift_logits": bool | None,
+    "steps_per_block": int | None, "cache": Literal["exact", "none", "prefix", "dual", "sub_block"] | None,
+    "suppress_tokens": int | Sequence[int] | None, "begin_suppress_tokens": int | Sequence[int] | None,
+    "top_k": int | None, "top_p": float | None, "repetition_penalty": float | None, "t_min": float | None,
+    "max_denoising_steps": int | None, "entropy_bound": float | None, "stability_threshold": int | None,
+    "confidence_threshold": float | None,
     "alg": Literal["origin", "maskgit_plus", "topk_margin", "entropy", "confidence_threshold"] | None,
     "alg_temp": float | None, "eps": float | None, "threshold": float | None, "small_block_size": int | None,
-    "cfg_scale": float | None, "remasking": Literal["low_confidence", "random"] | None, "logits_eos_inf": bool | None,
-    "confidence_eos_eot_inf": bool | None, "factor": float | None,
+    "logits_eos_inf": bool | None, "confidence_eos_eot_inf": bool | None, "factor": float | None,
     "confidence_dtype": Literal["float32", "float64"] | None, "minimal_topk": int | None, "eos_early_stop": bool | None,
     "editing": bool | None, "editing_threshold": float | None, "max_post_steps": int | None,
     "num_to_transfer": int | None, "max_steps_per_block": int | None, "delete_token_id": int | None,
     "split_token_id": int | None, "denoising_steps": int | None, "remasking_strategy": Literal["sequential",
     "low_confidence_static", "low_confidence_dynamic", "entropy_bounded"] | None, "eb_threshold": float | None,
-    "stopping_criteria_idx": int | Sequence[int] | None, "max_new_tokens": int | None, "canvas_length": int | None,
-    "t_max": float | None, "block_size": int | None,
+    "stopping_criteria_idx": int | Sequence[int] | None, "max_new_tokens": int | None, "block_size": int | None,
+    "canvas_length": int | None, "t_max": float | None,
 }, total=False)
 
 LikelihoodKeywords = TypedDict("LikelihoodKeywords", {
+    "mc_num": int | None, "batch_size": int | None, "block_length": int | None, "cfg_scale": float | None,
     "nll_type": Literal["mc", "ar_ftb", "ar_btf", "blocks", "first_token"] | None,
-    "log_type": Literal["ftb", "btf", "union"] | None, "mc_num": int | None, "batch_size": int | None,
-    "sampling_eps": float | None, "classifier_free_guidance": float | None, "block_length": int | None,
-    "cfg_scale": float | None,
+    "log_type": Literal["ftb", "btf", "union"] | None, "sampling_eps": float | None,
+    "classifier_free_guidance": float | None,
 }, total=False)

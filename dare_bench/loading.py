@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Unpack
@@ -195,7 +196,8 @@ def family_of(path: Path, family: str | None = None) -> Registration:
     of the architecture's name.
 
     Raises:
-        CheckpointError: no config, an unknown family, or an autoregressive name with signs of a diffusion model.
+        CheckpointError: no config, an unknown family, an autoregressive name with signs of a diffusion model, or a
+            configuration of several families where the checkpoint's name does not say which.
     """
     if family is not None:
         return registry().get("family", family)
@@ -206,6 +208,8 @@ def family_of(path: Path, family: str | None = None) -> Registration:
         if seen in map(tuple, entry.about.get("matches", [])):
             return entry
     model = f"{path}: model_type={seen[0]!r}, architecture={seen[1]!r}"
+    if sharing := [entry for entry in entries if list(seen) in entry.about.get("shares", [])]:
+        return _named(path, model, sharing)
     for entry in entries:
         if str(seen[1]).endswith(tuple(entry.about.get("endings", ()))):
             if (sign := diffusion_sign(path, config)) is None:
@@ -217,6 +221,23 @@ def family_of(path: Path, family: str | None = None) -> Registration:
             )
     names = ", ".join(entry.name for entry in entries)
     raise CheckpointError(f"{model} is of an unknown family; give --family NAME, in Python family=, one of {names}")
+
+
+def _named(path: Path, model: str, entries: Sequence[Registration]) -> Registration:
+    """The family, of those with one configuration, whose word is in the checkpoint's published name; raises
+    CheckpointError if none or several are."""
+    folder = path.absolute()
+    name = folder.parent.parent.name if folder.parent.name == "snapshots" else folder.name
+    words = re.split(r"[^a-z0-9]+", name.lower())
+    fits = [entry for entry in entries if entry.about["named"] in words]
+    if len(fits) == 1:
+        return fits[0]
+    both = " or ".join(f"--family {entry.name}" for entry in entries)
+    texts = " or ".join(repr(entry.about["named"]) for entry in entries)
+    raise CheckpointError(
+        f"{model} is the configuration of several samplers, and the name {name!r} does not say {texts}: give {both}, "
+        "in Python family="
+    )
 
 
 def load(

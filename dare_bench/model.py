@@ -117,6 +117,43 @@ class Model:
             requests.append(Request(str(i), "generate", sent, decoding=decoding, seed=key, resolved=resolved))
         return self._answers(requests, max_rows)
 
+    def infill(
+        self,
+        canvases: str | Sequence[int] | Sequence[str | Sequence[int]],
+        *,
+        seed: int = 0,
+        max_rows: int | None = None,
+        **decoding: Unpack[DecodingKeywords],
+    ) -> list[Generation]:
+        """Fill the masks of canvases, which are token lists, or texts with the mask token: one Generation each, in
+        order, whose ``tokens`` are the whole canvas.
+
+        Blocks are counted from the first token, and one block is the whole canvas unless ``block_length`` is given.
+        Text after an EOS stays, as a canvas may hold some.
+
+        Args:
+            seed, max_rows: as in :meth:`generate`.
+            decoding: the family's fields, without ``gen_length``.
+
+        Raises:
+            UsageError: the model does not attend to what follows a mask.
+            PromptError: an empty canvas, or one that does not fit. Others as :meth:`generate`.
+        """
+        if not self.loaded.capabilities.canvas or self.spec.attention != "bidirectional":
+            raise UsageError(
+                f"{self.name} is of the family {self.spec.family}, which does not attend to what follows a mask, so it "
+                "cannot infill; give a bidirectional model (a2d_mdlm, llada, llada_moe, dream)"
+            )
+        requests = []
+        for i, canvas in enumerate(_as_list(canvases)):
+            tokens = self.loaded.encode(canvas)
+            if not tokens:
+                raise PromptError(f"canvas {i + 1} is empty; give tokens, with the mask id where one is to be filled")
+            fields = {"early_stop": False, "text_after_eos": "keep", **decoding, "gen_length": len(tokens)}
+            key = seed if decoding.get("rng") == "reference" else prompt_key(seed, tuple(tokens), i)
+            requests.append(Request(str(i), "generate", (), decoding=fields, seed=key, canvas=tokens))
+        return self._answers(requests, max_rows)
+
     def _warn_about_length(self, length: int | None) -> None:
         """Log, once for each length, if the training of the checkpoint has not seen canvases of a length."""
         if length not in self._lengths:

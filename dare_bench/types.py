@@ -259,7 +259,7 @@ class CheckpointSettings(BaseModel):
 
 class OpeningSettings(CheckpointSettings):
     """The keywords of :func:`dare_bench.load`: also those without a flag of their own. ``mask_id``, ``eos_id`` and
-    ``eot_id`` override what config and tokenizer say.
+    ``eot_id`` override what config and tokenizer say, and so does ``pad_id``.
 
     Values are not validated here (``model_construct``): the opener of a family or engine checks them.
     """
@@ -268,6 +268,7 @@ class OpeningSettings(CheckpointSettings):
     mask_id: int | None = None
     eos_id: int | Sequence[int] | None = None
     eot_id: int | None = None
+    pad_id: int | None = None
     max_memory: Mapping[int | str, int | str] | None = None
     """For ``device="auto"``, the memory that weights may take: ``{0: "70GB", "cpu": "100GB"}``."""
 
@@ -290,7 +291,11 @@ class ModelSpec:
     context_limit: int
     attention: Literal["bidirectional", "block-causal", "causal"] = "bidirectional"
     block_length: int | None = None
-    """Of block-causal attention; blocks are counted from the first token."""
+    """Of block-causal attention; blocks are counted from the first token, in likelihoods and training always."""
+    bos_id: int | None = None
+    """What stands in the place of an empty prompt, where the published sampler needs a token there."""
+    blocks_from: Literal["start", "answer"] = "start"
+    """Are the blocks of decoding counted from the first token, or from the end of the prompt?"""
     predicts: Literal["same", "next"] = "same"
     routing_block: int | None = None
     """The columns whose tokens choose experts together (block routing); blocks are multiples of it."""

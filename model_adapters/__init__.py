@@ -20,6 +20,7 @@ for _name in ("torchao", "torch.utils._pytree"):
 CAUSAL_ENDINGS = ("ForCausalLM", "LMHeadModel", "ForConditionalGeneration")
 """Ends of the names of transformers' own causal language models; which of them it has, the family's opener checks."""
 GEMMA = [["diffusion_gemma", "DiffusionGemmaForBlockDiffusion"]]
+A2D = [[f"a2d-{base.lower()}", f"A2D{base}LMHeadModel"] for base in ("Qwen2", "Qwen3", "Llama")]
 FAMILIES: tuple[tuple[str, str, dict[str, Any]], ...] = (
     ("llada", "llada:FAMILY", {"matches": [["llada", "LLaDAModelLM"]]}),
     ("llada_moe", "llada_moe:FAMILY", {"matches": [["llada", "LLaDAMoEModelLM"], ["lladamoe", "LLaDAMoEModelLM"]]}),
@@ -30,10 +31,13 @@ FAMILIES: tuple[tuple[str, str, dict[str, Any]], ...] = (
     ("llada2.2", "llada2:FAMILY_22", {"matches": []}),
     ("fast_dllm_v2", "fast_dllm_v2:FAMILY", {"matches": [["Fast_dLLM_Qwen", "Fast_dLLM_QwenForCausalLM"]]}),
     ("diffusion_gemma", "diffusion_gemma:FAMILY", {"matches": GEMMA, "trains": False}),
+    ("a2d_mdlm", "a2d:MDLM", {"matches": [], "shares": A2D, "named": "mdlm"}),
+    ("a2d_bd3lm", "a2d:BD3LM", {"matches": [], "shares": A2D, "named": "bd3lm"}),
     ("causal", "causal:FAMILY", {"matches": [], "endings": CAUSAL_ENDINGS, "trains": False}),
 )
 """Name, target, and the (model_type, architecture) of published configs; those of LLaDA2.1 and 2.2 equal that of
-LLaDA2.0, so "llada2.1" and "llada2.2" are opened only by name."""
+LLaDA2.0, so "llada2.1" and "llada2.2" are opened only by name. ``shares``: configs that several families have, of which
+the word ``named`` in the name of a checkpoint says which is meant."""
 
 STRATEGIES: tuple[str, ...] = (
     "quota:Quota",

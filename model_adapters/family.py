@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, ClassVar, Literal, Self
@@ -40,6 +40,7 @@ class SpecialIds:
     eos: tuple[int, ...]
     eot: int | None
     pad: int | None
+    bos: int | None = None
     edit: tuple[int, ...] = ()
     """The tokens that delete a token and insert a mask before it, where the checkpoint has them."""
 
@@ -104,6 +105,10 @@ class Family(ABC):
     has_cfg_likelihood: bool = False
     predicts: Literal["same", "next"] = "same"
     """Does the state at a position predict its own token or the next one?"""
+    blocks_from: Literal["start", "answer"] = "start"
+    """Are the blocks of decoding counted from the first token, or from the end of the prompt?"""
+    without_thoughts: bool = False
+    """Does the chat prompt ask for an answer without thoughts (``enable_thinking=False``) unless told otherwise?"""
     noise: Literal["absorbing", "uniform"] = "absorbing"
     """Are unknown tokens masks, or random tokens?"""
 
@@ -267,6 +272,10 @@ class Family(ABC):
         """
         decoding = resolve_fields(self.decoding, fields, spec, self.defaults(spec))
         _check_routing(getattr(decoding, "block_length", None), spec)
+        return decoding
+
+    def fitted(self, decoding: Any, prompt: Callable[[], Sequence[int]]) -> Any:
+        """The resolved decoding for one prompt, where fields depend on its length; raises DecodingError."""
         return decoding
 
     def with_ids(self, spec: ModelSpec, decoding: Decoding) -> ModelSpec:

@@ -76,6 +76,7 @@ class NativeModel(ScoredModel):
     def sampler(self, request: Request) -> tuple[ModelSpec, Sampler]:
         """The spec with the special ids of a generate request, and its sampler; raises DecodingError."""
         decoding = self.resolve(request.decoding) if request.resolved is None else request.resolved
+        decoding = self.family.fitted(decoding, lambda: self.encode(request.prompt))
         key = repr(decoding)
         if key not in self._samplers:
             spec = self.family.with_ids(self.spec, decoding)
@@ -116,6 +117,8 @@ class NativeModel(ScoredModel):
         """The row of a request; raises DecodingError or PromptError."""
         spec, sampler = self.sampler(request)
         prompt = self.encode(request.prompt)
+        lead = () if prompt or request.canvas is not None else sampler.lead
+        prompt = [*prompt, *lead]
         check_length(prompt, sampler.gen_length, spec)
         start = start_of(request, len(prompt), spec, sampler)
         return RowState(
@@ -130,6 +133,7 @@ class NativeModel(ScoredModel):
             start_step=start.step,
             start_turn=start.turn,
             end_turn=end_of(request, start, sampler),
+            lead=len(lead),
             weights_version=self.weights_version,
         )
 
@@ -176,11 +180,11 @@ class NativeModel(ScoredModel):
         end = through_eos(tokens, stopping.eos_ids)
         masks = [i for i, token in enumerate(tokens) if token == row.mask_id]
         if row.cut:
-            tokens = row.canvas[len(row.prompt) :].tolist()
+            tokens = row.behind_prompt(row.canvas)
         elif end is not None and (stopping.cut_at_eos or (stopping.early_stop and (not masks or masks[0] >= end))):
             tokens = tokens[:end]
         elif row.stopped:
-            tokens = tokens[: row.stop - len(row.prompt)]  # the rest was never decoded
+            tokens = tokens[: row.stop - row.answer_begin]  # the rest was never decoded
         text, cut, texts = None, False, None
         if self.tokenizer is not None:
             text, cut = self._text(tokens, stopping)

@@ -37,6 +37,8 @@ if TYPE_CHECKING:
     from dare_bench.model_adapters.family import Family, SpecialIds
 
 log = logging.getLogger("dare_bench")
+WITHOUT_THOUGHTS = "{%- if enable_thinking is not defined %}{%- set enable_thinking = false %}{%- endif %}"
+"""The beginning of a chat template by which answers have no thoughts unless it is said otherwise."""
 
 
 def open_native(family: Family, path: Path, settings: OpeningSettings, *, weights: bool = True) -> NativeModel:
@@ -127,12 +129,14 @@ def _spec(family: Family, network: DiffusionNetwork, ids: SpecialIds, path: Path
         eos_ids=ids.eos,
         eot_id=ids.eot,
         pad_id=ids.pad,
+        bos_id=ids.bos,
         routing_block=arch.moe.pool_block if arch.moe is not None and arch.moe.pool else None,
         edit_ids=ids.edit,
         vocab_size=arch.vocab,
         context_limit=int(config.max_position_embeddings),
         attention="bidirectional" if arch.block_length is None else "block-causal",
         block_length=arch.block_length,
+        blocks_from=family.blocks_from,
         predicts=family.predicts,
         noise=family.noise,
         dtype=str(config.dtype).removeprefix("torch."),
@@ -147,6 +151,8 @@ def _complete(tokenizer: Any, family: Family, spec: ModelSpec) -> None:
     """Give a tokenizer the family's chat template, which harnesses read from it, and the mask token."""
     if not getattr(tokenizer, "chat_template", None):
         tokenizer.chat_template = family.chat_template
+    if isinstance(template := tokenizer.chat_template, str) and family.without_thoughts:
+        tokenizer.chat_template = WITHOUT_THOUGHTS + template
     if spec.mask_id is not None:
         name_mask(tokenizer, spec.mask_id)
 

@@ -51,8 +51,9 @@ def given_ids(settings: OpeningSettings) -> dict[str, Any]:
     ids: dict[str, Any] = {}
     if settings.mask_id is not None:
         ids["mask"] = _given_id("mask_id", settings.mask_id)
-    if settings.eot_id is not None:
-        ids["eot"] = _given_id("eot_id", settings.eot_id)
+    for name in ("eot", "pad"):
+        if (value := getattr(settings, f"{name}_id")) is not None:
+            ids[name] = _given_id(f"{name}_id", value)
     if settings.eos_id is not None:
         several = settings.eos_id if isinstance(settings.eos_id, list | tuple) else (settings.eos_id,)
         ids["eos"] = tuple(_given_id("eos_id", item) for item in several)

@@ -114,6 +114,8 @@ def models(json: _Json = False) -> None:
         {
             "name": entry.name,
             "matches": [list(match) for match in entry.about.get("matches", [])],
+            "shares": [list(match) for match in entry.about.get("shares", [])],
+            "named": entry.about.get("named"),
             "endings": list(entry.about.get("endings", ())),
         }
         for entry in registry().entries("family")
@@ -131,6 +133,9 @@ def _recognized(family: dict[str, Any]) -> str:
     """How a family is recognized, or chosen."""
     if family["endings"]:
         return f"autoregressive; any other *{', *'.join(family['endings'])} that transformers has"
+    if family["shares"]:
+        shared = ", ".join(map("/".join, family["shares"]))
+        return f"{shared} with {family['named']!r} in the checkpoint's name, or --family {family['name']}"
     return ", ".join(map("/".join, family["matches"])) or f"--family {family['name']}"
 
 

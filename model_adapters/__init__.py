@@ -31,13 +31,14 @@ FAMILIES: tuple[tuple[str, str, dict[str, Any]], ...] = (
     ("llada2.2", "llada2:FAMILY_22", {"matches": []}),
     ("fast_dllm_v2", "fast_dllm_v2:FAMILY", {"matches": [["Fast_dLLM_Qwen", "Fast_dLLM_QwenForCausalLM"]]}),
     ("diffusion_gemma", "diffusion_gemma:FAMILY", {"matches": GEMMA, "trains": False}),
-    ("a2d_mdlm", "a2d:MDLM", {"matches": [], "shares": A2D, "named": "mdlm"}),
+    ("a2d_mdlm", "a2d:MDLM", {"matches": [], "shares": A2D, "named": "mdlm", "converts": "a2d"}),
     ("a2d_bd3lm", "a2d:BD3LM", {"matches": [], "shares": A2D, "named": "bd3lm"}),
     ("causal", "causal:FAMILY", {"matches": [], "endings": CAUSAL_ENDINGS, "trains": False}),
 )
 """Name, target, and the (model_type, architecture) of published configs; those of LLaDA2.1 and 2.2 equal that of
 LLaDA2.0, so "llada2.1" and "llada2.2" are opened only by name. ``shares``: configs that several families have, of which
-the word ``named`` in the name of a checkpoint says which is meant."""
+the word ``named`` in the name of a checkpoint says which is meant. ``converts``: what ``dare-bench convert --to`` makes
+by the family's ``convert``."""
 
 STRATEGIES: tuple[str, ...] = (
     "quota:Quota",

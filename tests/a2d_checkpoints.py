@@ -23,20 +23,31 @@ FIRST_TOKENS = 290
 """Ids below are those of prompts."""
 
 
-def made(folder: Path, base: str = "Qwen3", tied: bool = True, scaled: bool = False, **fields: Any) -> Path:
-    """A checkpoint as dLLM's converter writes it: transformers' own weights, config.json with another class."""
+def causal(folder: Path, base: str = "Qwen3", tied: bool = True, scaled: bool = False, vocab: int = VOCAB) -> Path:
+    """An autoregressive checkpoint, as transformers saves it."""
     import transformers
 
     torch.manual_seed(5)
     own = {} if base == "Qwen2" else {"head_dim": 8}
     theta = {"rope_theta": 1234.0, **(LLAMA3 if scaled else {"rope_type": "default"})}
     config = getattr(transformers, f"{base}Config")(
-        **SIZES, **own, rope_parameters=theta, tie_word_embeddings=tied, eos_token_id=EOS, bos_token_id=BOS
+        **SIZES | {"vocab_size": vocab},
+        **own,
+        rope_parameters=theta,
+        tie_word_embeddings=tied,
+        eos_token_id=EOS,
+        bos_token_id=BOS,
     )
     network = getattr(transformers, f"{base}ForCausalLM")(config)
     with torch.no_grad():
-        network.get_output_embeddings().weight[MASK] = 0
+        network.get_output_embeddings().weight[min(MASK, vocab - 1)] = 0
     network.save_pretrained(folder)
+    return folder
+
+
+def made(folder: Path, base: str = "Qwen3", tied: bool = True, scaled: bool = False, **fields: Any) -> Path:
+    """A checkpoint as dLLM's converter writes it: transformers' own weights, config.json with another class."""
+    causal(folder, base, tied, scaled)
     config = json.loads((folder / "config.json").read_text())
     del config["rope_parameters"]  # as transformers 4 writes it
     config |= {"rope_theta": 1234.0, "rope_scaling": LLAMA3 if scaled else None}

@@ -11,6 +11,7 @@ import typer
 
 from dare_bench.cli import (
     compare,
+    convert,
     doctor,
     eval,
     export,
@@ -66,7 +67,7 @@ def _top(
 
 VERBS = (
     eval.evaluate, show.show, report.report, compare.compare, score.score, regress.regress, validate.validate,
-    sweep.sweep, doctor.doctor,
+    sweep.sweep, convert.convert, doctor.doctor,
 )  # fmt: skip
 """The function of each command, in the order of the help. A command is named by its module, its docstring is the help,
 and its parameters are the options."""

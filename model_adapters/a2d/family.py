@@ -7,12 +7,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from math import ceil
+from pathlib import Path
 from typing import Any, ClassVar, Literal
 
 from pydantic import Field, field_validator, model_validator
 
 from dare_bench.errors import CheckpointError, DecodingError
-from dare_bench.model_adapters.a2d.network import BLOCK_LENGTH, network_of
+from dare_bench.model_adapters.a2d.network import BLOCK_LENGTH, MASK, network_of
 from dare_bench.model_adapters.backbone import DiffusionNetwork
 from dare_bench.model_adapters.family import Family, SamplerFields, SpecialIds, special_from_tokenizer
 from dare_bench.model_adapters.fields import Count
@@ -25,7 +26,6 @@ from dare_bench.model_adapters.sampling.strategies.quota import LinearQuota
 from dare_bench.model_adapters.sampling.tokens import TokenPolicy
 from dare_bench.types import Decoding, ModelSpec
 
-MASK = "<|mask|>"
 EOT_TEXTS = ("<|im_end|>", "<|eot_id|>")
 """What ends a turn: Qwen's, Llama's."""
 
@@ -172,6 +172,13 @@ class A2DMDLM(A2D):
     name = "a2d_mdlm"
     decoding = MDLMDecoding
     has_cfg_likelihood = True
+
+    @staticmethod
+    def convert(source: Path, target: Path) -> int:
+        """Make an A2D checkpoint of an autoregressive one (see ``convert.py``)."""
+        from dare_bench.model_adapters.a2d.convert import convert
+
+        return convert(source, target)
 
     def sampler(self, decoding: MDLMDecoding, spec: ModelSpec) -> Sampler:
         d, strategy = decoding, self.strategy(decoding)

@@ -17,6 +17,7 @@ from dare_bench.model_adapters.backbone import QWEN_NAMES, Arch, DiffusionNetwor
 from dare_bench.model_adapters.configs import Count, Layers, Positive, StandardConfig, arch_from
 from dare_bench.model_adapters.encoding import shown
 
+MASK = "<|mask|>"
 BLOCK_LENGTH = 32
 """The block length of the published BD3LM sampler; no config names it."""
 

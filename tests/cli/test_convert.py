@@ -1,0 +1,110 @@
+"""``dare-bench convert --to a2d``: the same network under another class, with a mask token; what is refused."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from a2d_checkpoints import BASES, MASK, VOCAB, causal, with_tokenizer
+from published_layouts import sharded
+from safetensors.torch import load_file
+
+import dare_bench
+from dare_bench.cli import main
+from dare_bench.loading import family_of
+
+
+def run(capsys: pytest.CaptureFixture[str], *words: str) -> tuple[int, str, str]:
+    with pytest.raises(SystemExit) as left:
+        main(["convert", *words])
+    out, err = capsys.readouterr()
+    return int(left.value.code or 0), out.strip(), err.strip()
+
+
+@pytest.fixture
+def qwen(tmp_path: Path) -> Path:
+    return with_tokenizer(causal(tmp_path / "qwen"), mask=None)
+
+
+def test_the_network_is_the_same_and_its_tokenizer_has_a_mask(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    ids = list(range(40))
+    for base in BASES:
+        llama = base == "Llama"
+        source = with_tokenizer(causal(tmp_path / base, base, tied=not llama, scaled=llama), mask=None)
+        before = dare_bench.load(source, device="cpu", family="causal")
+        out = tmp_path / f"{base}-mdlm"
+        code, printed, note = run(capsys, str(source), "--to", "a2d", "-o", str(out))
+        assert (code, printed) == (0, str(out)), note
+        assert note.splitlines()[-1] == f"the mask token is id {MASK}; train it before use"
+        tensors = [load_file(folder / "model.safetensors") for folder in (source, out)]
+        assert tensors[0].keys() == tensors[1].keys()
+        assert all(torch.equal(tensors[0][name], tensors[1][name]) for name in tensors[0])
+        config = json.loads((out / "config.json").read_text())
+        assert config["architectures"] == [f"A2D{base}LMHeadModel"] and "rope_parameters" not in config
+        model = dare_bench.load(out, device="cpu", family="a2d_bd3lm")
+        assert model.spec.mask_id == MASK
+        got, want = model.logits(ids, block_length=1)[:-1], before.logits(ids)[1:]  # which predict the next token
+        assert torch.allclose(got, want, atol=2e-5), "causal, as it was"
+        assert model.tokenizer is not None and before.tokenizer is not None
+        assert model.tokenizer.mask_token_id == MASK
+        text = "A few words, 12+34."
+        assert model.tokenizer(text)["input_ids"] == before.tokenizer(text)["input_ids"]
+        assert family_of(out).name == "a2d_mdlm"
+
+
+@pytest.mark.parametrize("parts", [1, 3])
+@pytest.mark.parametrize("tied", [True, False])
+def test_without_a_row_for_the_mask_the_mean_of_all_is_added(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], tied: bool, parts: int
+) -> None:
+    source = with_tokenizer(causal(tmp_path / "qwen", tied=tied, vocab=VOCAB - 1), mask=None)
+    before = load_file(source / "model.safetensors")
+    if parts > 1:
+        sharded(source, parts)
+    out = tmp_path / "out"
+    code, _, note = run(capsys, str(source), "--to", "a2d", "-o", str(out))
+    assert code == 0, note
+    model = dare_bench.load(out, device="cpu", family="a2d_mdlm")
+    assert (model.spec.mask_id, model.spec.vocab_size) == (MASK, VOCAB)
+    after = {name: w for file in out.glob("*.safetensors") for name, w in load_file(file).items()}
+    assert before.keys() == after.keys() and ("lm_head.weight" in after) is not tied
+    for name, weight in before.items():
+        assert torch.equal(after[name][: len(weight)], weight), name
+        if len(after[name]) != len(weight):
+            assert torch.allclose(after[name][-1], weight.mean(0), atol=1e-6)
+    for file in out.glob("*.index.json"):
+        total = json.loads(file.read_text())["metadata"]["total_size"]
+        assert total == sum(weight.nbytes for weight in after.values())
+
+
+REFUSED: dict[str, tuple[dict[str, Any], str]] = {
+    "another model": ({"model_type": "gpt2", "architectures": ["GPT2LMHeadModel"]}, "model_type='gpt2'"),
+    "another class": ({"architectures": ["Qwen3Model"]}, "one of qwen2/Qwen2ForCausalLM"),
+    "a mask already": ({"mask_token_id": 7}, "seems to be a diffusion model already"),
+    "biases": ({"attention_bias": True}, "attention_bias=True"),
+    "quantized": ({"quantization_config": {"quant_method": "gptq"}}, "quantized weights"),
+}
+
+
+@pytest.mark.parametrize("what", REFUSED)
+def test_refused_in_one_line(qwen: Path, capsys: pytest.CaptureFixture[str], what: str) -> None:
+    change, message = REFUSED[what]
+    file = qwen / "config.json"
+    file.write_text(json.dumps(json.loads(file.read_text()) | change))
+    code, out, err = run(capsys, str(qwen), "--to", "a2d", "-o", str(qwen.parent / "out"))
+    assert code != 0 and not out and message in err and "\n" not in err
+    assert sorted(path.name for path in qwen.parent.iterdir()) == ["qwen"]
+
+
+def test_words_and_folders_that_are_wrong(qwen: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    out = str(qwen.parent / "out")
+    assert "--to mdlm: not known; allowed: a2d" in run(capsys, str(qwen), "--to", "mdlm", "-o", out)[2]
+    assert "exists; give a new folder" in run(capsys, str(qwen), "--to", "a2d", "-o", str(qwen))[2]
+    shutil.copyfile(qwen / "config.json", qwen / "tokenizer.json")
+    assert "no tokenizer.json with a vocabulary" in run(capsys, str(qwen), "--to", "a2d", "-o", out)[2]

@@ -215,7 +215,7 @@ class A2DBD3LM(A2D):
     def sampler(self, decoding: BD3LMDecoding, spec: ModelSpec) -> Sampler:
         d = decoding
         cached = d.cache == "exact" and d.cfg_scale == 0
-        pads = {spec.pad_id} - {None, *spec.eos_ids} if cached and not d.right_shift_logits else set()
+        skips = cached and not d.right_shift_logits and spec.pad_id not in spec.eos_ids
         return self.compose(
             d,
             spec,
@@ -234,7 +234,7 @@ class A2DBD3LM(A2D):
                 cache=CACHES["exact" if cached else "none"],
                 cfg_scale=d.cfg_scale,
                 guide_keeps=d.cfg_keep_tokens,
-                unseen=tuple(pads),
+                unseen=(spec.pad_id,) if skips and spec.pad_id is not None else (),
             ),
         )
 

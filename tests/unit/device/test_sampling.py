@@ -6,6 +6,7 @@ from __future__ import annotations
 import golden
 import pretend_device
 import pytest
+from a2d_checkpoints import MASK, made
 from sampler_ways import MORE_WAYS, prompts
 
 from dare_bench.loading import load
@@ -59,3 +60,25 @@ def test_the_same_tokens_on_a_device(family, way, on_device):
         got = answers(on_device(family), family, way)
     assert got == answers(golden.model(family), family, way)
     assert counts["launches"] > counts["waits"] > 0
+
+
+A2D = {"gen_length": 14, "block_length": 4, "steps": 9, "early_stop": False, "temperature": 0.5, "seed": 3}
+A2D_WAYS = {
+    "mdlm": ("a2d_mdlm", {}),
+    "mdlm, guided and shifted": ("a2d_mdlm", {"cfg_scale": 1.0, "cfg_keep_tokens": [3], "right_shift_logits": True}),
+    "mdlm, suppressed": ("a2d_mdlm", {"suppress_tokens": [1], "begin_suppress_tokens": [2], "temperature": 0.0}),
+    "bd3lm": ("a2d_bd3lm", {}),
+    "bd3lm, shifted": ("a2d_bd3lm", {"right_shift_logits": True}),
+    "bd3lm, guided": ("a2d_bd3lm", {"cfg_scale": 1.0}),
+}
+
+
+@pytest.mark.parametrize("way", A2D_WAYS)
+def test_a2d(way, tmp_path, on_device):
+    folder, (family, fields) = made(tmp_path / "checkpoint"), A2D_WAYS[way]
+    several, got = [[5, 6, 7], list(range(9, 22)), [15], list(range(40, 58))], {}
+    for device in ("cpu", "pretend"):
+        for attention in ("sdpa", "padded"):
+            model = load(folder, family=family, device=device, attention=attention, mask_id=MASK, pad_id=7)
+            got[device, attention] = [a.tokens for a in model.generate(several, max_rows=3, **{**A2D, **fields})]
+    assert all(tokens == got["cpu", "sdpa"] for tokens in got.values())

@@ -13,6 +13,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+import a2d_checkpoints
 import causal_models
 import golden
 import lmdeploy_engine
@@ -53,6 +54,14 @@ def native(family: str, **fields: int) -> Iterator[Opened]:
     model = golden.model(family)
     assert model.path is not None
     yield Opened(model.loaded, IDS, [5] * 5000, {"gen_length": 4, **fields}, model.path)
+
+
+@contextlib.contextmanager
+def a2d(family: str) -> Iterator[Opened]:
+    with tempfile.TemporaryDirectory() as place:
+        folder = a2d_checkpoints.made(Path(place) / "checkpoint")
+        model = load(folder, family=family, device="cpu", mask_id=a2d_checkpoints.MASK)
+        yield Opened(model.loaded, IDS, [5] * 5000, {"gen_length": 7, "block_length": 4}, folder)
 
 
 @contextlib.contextmanager
@@ -99,6 +108,8 @@ OPENED: dict[str, Callable[[], contextlib.AbstractContextManager[Opened]]] = {
     **{family: partial(native, family, block_length=4) for family in ("llada2", "llada21")},
     "llada22": partial(native, "llada22", gen_length=8),
     "diffusion_gemma": partial(native, "diffusion_gemma", block_length=4, max_denoising_steps=4),
+    "a2d_mdlm": partial(a2d, "a2d_mdlm"),
+    "a2d_bd3lm": partial(a2d, "a2d_bd3lm"),
     "tiny-llada": partial(bundled, "tiny-llada"),
     "llama": partial(causal, causal_models.make_llama, [{"role": "user", "content": "a message"}]),
     "gpt2": partial(causal, causal_models.make_gpt2),

@@ -9,9 +9,11 @@ from typing import Any
 import pytest
 import torch
 from a2d_checkpoints import BASES, BOS, EOS, FIRST_TOKENS, MASK, VOCAB, Reference, made
+from graph_stand_in import RecordedGraphs
 
 import dare_bench
 from dare_bench.errors import DecodingError, PromptError, UsageError
+from dare_bench.model_adapters.sampling.frames import Frames
 from dare_bench.model_adapters.sampling.strategies.quota import linear_schedule
 
 CALM = {"early_stop": False, "text_after_eos": "keep"}
@@ -182,6 +184,19 @@ def test_batches_draws_and_backends_change_nothing(folder: Path, family: str, at
     assert [a.tokens for a in together] == [a.tokens for a in alone]
     drawn = [[a.tokens for a in model.generate(several, max_rows=rows, **fields)] for rows in (1, 5)]
     assert drawn[0] == drawn[1] != [a.tokens for a in alone]
+
+
+@pytest.mark.parametrize("fields", [{}, {"right_shift_logits": True}, {"cfg_scale": 1.0}], ids=str)
+@pytest.mark.parametrize("family", ["a2d_mdlm", "a2d_bd3lm"])
+def test_captured_steps_answer_as_others(folder: Path, family: str, fields: dict[str, Any]) -> None:
+    """As CUDA graphs capture them, by a stand-in that fails on what cannot be captured."""
+    several, capture = prompts(8, 9, 3, 14, 1), RecordedGraphs()
+    settings = {"gen_length": 14, "block_length": 4, "steps": 14, "max_rows": 3, **fields, **CALM}
+    wanted = [a.tokens for a in opened(folder, family).generate(several, **settings)]
+    model = opened(folder, family, attention="padded")
+    model.loaded.frames = Frames(model.loaded.network, compiler=lambda turn: turn, capture=capture)
+    assert [a.tokens for a in model.generate(several, **settings)] == wanted
+    assert capture.replayed > 0
 
 
 def test_flex_attention_knows_short_first_blocks() -> None:

@@ -13,6 +13,7 @@ from dare_bench.errors import CheckpointError, UsageError, first_line, suggestio
 from dare_bench.keywords import OpeningKeywords
 from dare_bench.reading import existing, read_json
 from dare_bench.registry import Registration, registry
+from dare_bench.runs import lineage
 from dare_bench.types import OpeningSettings
 
 if TYPE_CHECKING:
@@ -224,12 +225,14 @@ def family_of(path: Path, family: str | None = None) -> Registration:
 
 
 def _named(path: Path, model: str, entries: Sequence[Registration]) -> Registration:
-    """The family, of those with one configuration, whose word is in the checkpoint's published name; raises
-    CheckpointError if none or several are."""
+    """The family, of those with one configuration, that trained the checkpoint here, or whose word is in its published
+    name; raises CheckpointError if none or several are."""
+    trained_as = ((lineage.read(path) or {}).get("settings") or {}).get("family")
     folder = path.absolute()
     name = folder.parent.parent.name if folder.parent.name == "snapshots" else folder.name
     words = re.split(r"[^a-z0-9]+", name.lower())
-    fits = [entry for entry in entries if entry.about["named"] in words]
+    fits = [entry for entry in entries if entry.name == trained_as]
+    fits = fits or [entry for entry in entries if entry.about["named"] in words]
     if len(fits) == 1:
         return fits[0]
     both = " or ".join(f"--family {entry.name}" for entry in entries)

@@ -11,6 +11,7 @@ from dare_bench import fingerprint
 from dare_bench.errors import UsageError
 from dare_bench.loading import base_and_adapter, family_of, locate
 from dare_bench.protocols import AdapterSettings
+from dare_bench.registry import Registration
 from dare_bench.run_fields import run_fields
 from dare_bench.training.data import read_data
 from dare_bench.training.evaluations import checked
@@ -93,18 +94,21 @@ def settle(spec: TrainSpec | None, fields: Mapping[str, Any]) -> TrainSpec:
     base, adapter = base_and_adapter(merged.model, merged.adapter)
     if adapter is not None and merged.peft is None:
         raise UsageError(f"{adapter} is an adapter; give --peft lora to train it further, or merge it (export merge)")
-    refuse_untrainable(locate(base), merged.family)
-    return merged.model_copy(update={"model": base, "adapter": adapter})
+    entry = refuse_untrainable(locate(base), merged.family)
+    # Where a name has said which family it is, the folders of the training have other names.
+    family = entry.name if "shares" in entry.about else merged.family
+    return merged.model_copy(update={"model": base, "adapter": adapter, "family": family})
 
 
-def refuse_untrainable(checkpoint: Path, family: str | None) -> None:
-    """Raise UsageError for a checkpoint of a family that no method trains."""
+def refuse_untrainable(checkpoint: Path, family: str | None) -> Registration:
+    """The family of a checkpoint; raises UsageError for one that no method trains."""
     entry = family_of(checkpoint, family)
     if not entry.about.get("trains", True):
         raise UsageError(
             f"{checkpoint} is of the family {entry.name!r}, which no method trains: all methods here train masked "
             "diffusion models; give a checkpoint of such a family (dare-bench ls models)"
         )
+    return entry
 
 
 def combined(spec: TrainSpec | None, fields: Mapping[str, Any]) -> TrainSpec:

@@ -216,6 +216,27 @@ def test_training_on_both(whole: Path, tmp_path: Path) -> None:
             assert not torch.equal(model.logits([5, 6, 7]), dare_bench.load(whole, device="cpu").logits([5, 6, 7]))
 
 
+@pytest.mark.parametrize("family", ["a2d_mdlm", "a2d_bd3lm"])
+def test_what_is_trained_keeps_its_family(whole: Path, tmp_path: Path, family: str) -> None:
+    """Whatever its folder is called: named by the base's name or by hand, evaluated then and later."""
+    need_package("accelerate")
+    need_package("lm_eval")
+    source = shutil.copytree(whole, tmp_path / ("mdlm" if family == "a2d_mdlm" else "checkpoint"))
+    named = {} if family == "a2d_mdlm" else {"family": family}
+    trained = dare_bench.train(
+        method="sft", model=str(source), task="dare_sort", rows=16, max_steps=1, device="cpu", report_to="none",
+        eval={"tasks": "dare_sort", "limit": 1}, output_path=str(tmp_path / "out"), **named,
+    )  # fmt: skip
+    families = [run.block.model.family for run in trained.runs if run.block is not None]
+    assert families == [family]
+    assert dare_bench.load(trained.path, device="cpu").spec.family == family
+    again = dare_bench.train(
+        method="sft", model=str(trained.path), task="dare_sort", rows=16, max_steps=1, device="cpu", report_to="none",
+        output_path=str(tmp_path / "more"),
+    )  # fmt: skip
+    assert dare_bench.load(again.path, device="cpu").spec.family == family
+
+
 @pytest.mark.parametrize("method", ["cj_grpo", "d1"])
 def test_reinforcement_learning_trains_the_one_and_refuses_the_other(whole: Path, tmp_path: Path, method: str) -> None:
     need_package("accelerate")

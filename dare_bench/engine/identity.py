@@ -106,10 +106,11 @@ def identity(
 ) -> dict[str, Any]:
     """Everything that distinguishes one run from another, as plain data."""
     facts = model.spec
+    padding = [facts.pad_id] if facts.blocks_from == "answer" else []  # whose later blocks do not see it
     return {
         "model": content,
         "family": facts.family,
-        "ids": [facts.mask_id, sorted(facts.eos_ids), facts.eot_id],
+        "ids": [facts.mask_id, sorted(facts.eos_ids), facts.eot_id, *padding],
         # Of the opening settings, those that change an answer are taken from the open model.
         "model_args": {k: v for k, v in spec.model_args.items() if k not in OpeningSettings.model_fields},
         "adapter": adapter_content(spec, content),

@@ -194,14 +194,15 @@ class _Loop:
             yield from ended
 
     def halve(self, batch: ActiveRows) -> None:
-        """After memory ran out: half of the rows wait in the source again; their shared caches are recomputed."""
+        """After memory ran out: half of the rows wait in the source again; their shared caches are recomputed, unless
+        tokens were taken out of their blocks, whose borders the canvas no longer tells."""
         batch.sync()
         count, self.slots = len(batch.rows), max(1, len(batch.rows) // 2)
         self.active, parked = batch.rows[: self.slots], batch.rows[self.slots :]
         self.stats.halvings.append({"rows": count, "now": self.slots})
         if self.pool is not None:
             for row in parked:
-                if row.cache.shared:
+                if row.cache.shared and not row.dropped:
                     self.pool.release(row.pages)
         if torch.cuda.is_available():
             torch.cuda.empty_cache()

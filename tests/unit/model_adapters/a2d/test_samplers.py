@@ -13,6 +13,7 @@ from graph_stand_in import RecordedGraphs
 
 import dare_bench
 from dare_bench.errors import DecodingError, PromptError, UsageError
+from dare_bench.model_adapters.sampling import device
 from dare_bench.model_adapters.sampling.frames import Frames
 from dare_bench.model_adapters.sampling.strategies.quota import linear_schedule
 
@@ -223,6 +224,27 @@ def test_bd3lm_does_not_see_padding_that_it_wrote(folder: Path, reference: Refer
             written = {event.position: event.token for event in answer.trajectory or ()}
             assert [written[i] for i in range(16)] == answer.tokens
     assert model.generate([prompt], cache="none", **fields)[0].tokens == plain
+
+
+@pytest.mark.parametrize("call", [3, 6, 10])
+def test_rows_that_wait_for_memory_answer_alike(folder: Path, monkeypatch: pytest.MonkeyPatch, call: int) -> None:
+    """Also those that lack what they wrote of the pad id: their blocks end elsewhere."""
+    several, fields = prompts(9, 8, 15, 6), {"gen_length": 16, "block_length": 4, "steps": 16, **CALM}
+    plain = opened(folder, "a2d_bd3lm").generate(several, **fields)
+    model = opened(folder, "a2d_bd3lm", pad_id=plain[0].tokens[1])
+    alone = [model.generate([prompt], **fields)[0].tokens for prompt in several]
+    assert alone[0] != plain[0].tokens, "the pad id is written"
+    decide, calls = device.decide, []
+
+    def fails_once(*given: Any) -> Any:
+        calls.append(len(calls) + 1)
+        if calls[-1] == call:
+            raise torch.OutOfMemoryError("out of memory")
+        return decide(*given)
+
+    monkeypatch.setattr(device, "decide", fails_once)
+    assert [a.tokens for a in model.generate(several, **fields)] == alone
+    assert model.last_stats.halvings == [{"rows": 4, "now": 2}]
 
 
 def test_prompts_that_begin_alike_in_blocks_share_them(folder: Path) -> None:

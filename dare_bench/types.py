@@ -292,10 +292,6 @@ class ModelSpec:
     attention: Literal["bidirectional", "block-causal", "causal"] = "bidirectional"
     block_length: int | None = None
     """Of block-causal attention; blocks are counted from the first token, in likelihoods and training always."""
-    bos_id: int | None = None
-    """What stands in the place of an empty prompt, where the published sampler needs a token there."""
-    blocks_from: Literal["start", "answer"] = "start"
-    """Are the blocks of decoding counted from the first token, or from the end of the prompt?"""
     predicts: Literal["same", "next"] = "same"
     routing_block: int | None = None
     """The columns whose tokens choose experts together (block routing); blocks are multiples of it."""
@@ -317,6 +313,10 @@ class ModelSpec:
     engine: str = "native"
     """What computes the answers: ``native`` is this package; others are served engines (docs/engines.md)."""
     engine_version: str | None = None
+    bos_id: int | None = None
+    """What stands in the place of an empty prompt, where the published sampler needs a token there."""
+    blocks_from: Literal["start", "answer"] = "start"
+    """Are the blocks of decoding counted from the first token, or from the end of the prompt?"""
     quantize: str | None = None
     """``int8`` or ``int4`` if the layers' matrices are held so; products and everything else are in ``dtype``."""
 

@@ -40,9 +40,10 @@ class SpecialIds:
     eos: tuple[int, ...]
     eot: int | None
     pad: int | None
-    bos: int | None = None
     edit: tuple[int, ...] = ()
     """The tokens that delete a token and insert a mask before it, where the checkpoint has them."""
+    bos: int | None = None
+    """What stands in the place of an empty prompt, where the published sampler needs a token there."""
 
 
 class SamplerFields(Decoding):

@@ -231,13 +231,13 @@ class RowState:
 
     def _drop_unseen(self) -> None:
         """Take out of the canvas what later blocks do not see of this one."""
-        unseen = torch.tensor(self.sampler.attention.unseen, dtype=torch.long)
-        gone = torch.isin(self.canvas, unseen)
+        if not self.sampler.attention.unseen:
+            return
+        gone = torch.isin(self.canvas, torch.tensor(self.sampler.attention.unseen))
         gone[: self.first_response] = gone[self.stop :] = False
         begin = self.answer_begin
         self.dropped += [(i - begin, int(self.canvas[i])) for i in gone.nonzero()[:, 0].tolist()]
-        if len(gone) and bool(gone.any()):
-            self.canvas, self.scores = self.canvas[~gone], None if self.scores is None else self.scores[~gone]
+        self.canvas, self.scores = self.canvas[~gone], None if self.scores is None else self.scores[~gone]
 
     def _leave_block(self, vocab: int) -> None:
         """The published sampler's forwards in a finished block are skipped; their random numbers are drawn and

@@ -15,7 +15,7 @@ from dare_bench.keywords import DecodingKeywords, LikelihoodKeywords
 from dare_bench.protocols import LoadedModel
 from dare_bench.seeds import prompt_key
 from dare_bench.seen_lengths import unseen_length
-from dare_bench.types import Generation, Likelihood, LoopStats, ModelSpec, Prompt, Request
+from dare_bench.types import Event, Generation, Likelihood, LoopStats, ModelSpec, Prompt, Request
 
 log = logging.getLogger("dare_bench")
 Target = str | Sequence[int]
@@ -84,6 +84,7 @@ class Model:
         *,
         seed: int = 0,
         max_rows: int | None = None,
+        watch: Callable[[int, Event], None] | None = None,
         **decoding: Unpack[DecodingKeywords],
     ) -> list[Generation]:
         """Answer prompts: strings, token lists or chat messages, of any mixed lengths, one Generation each, in order.
@@ -92,6 +93,8 @@ class Model:
             seed: with ``rng="ours"`` a draw depends on (seed, prompt tokens, number of earlier equal prompts), never on
                 batch or order; with ``rng="reference"`` it seeds the published code's random numbers for each row.
             max_rows: rows that share a forward pass; changes speed and memory, not results.
+            watch: called with the number of a prompt and each event of its trajectory, as the forward is made; needs
+                ``trajectory=True``.
             decoding: the family's fields by its users' names (LLaDA: ``gen_length, steps, block_length, ...``;
                 Dream: ``max_new_tokens, steps, alg, ...``; SDAR: ``remasking_strategy, confidence_threshold, ...``;
                 LLaDA2: ``threshold, editing_threshold, ...``; autoregressive: ``top_k, top_p, repetition_penalty``; all
@@ -115,7 +118,8 @@ class Model:
             seen[tokens] += 1
             sent = prompt if as_given else tokens
             requests.append(Request(str(i), "generate", sent, decoding=decoding, seed=key, resolved=resolved))
-        return self._answers(requests, max_rows)
+        observe = None if watch is None else lambda request, event: watch(int(request.key), event)
+        return self._answers(requests, max_rows, observe)
 
     def infill(
         self,
@@ -200,10 +204,12 @@ class Model:
         in peft's layout. Raises SaveError."""
         self.loaded.save(path)
 
-    def _answers(self, requests: list[Request], max_rows: int | None) -> list[Any]:
+    def _answers(
+        self, requests: list[Request], max_rows: int | None, observe: Callable[[Request, Event], None] | None = None
+    ) -> list[Any]:
         if max_rows is not None and max_rows < 1:
             raise UsageError(f"max_rows={max_rows} must be at least 1")
-        self.last_stats = LoopStats()
+        self.last_stats = LoopStats(observe=observe)
         if not requests:
             return []
         compute = self.loaded.generate if requests[0].kind == "generate" else self.loaded.score

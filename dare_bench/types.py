@@ -208,6 +208,8 @@ class LoopStats:
     """The number of rows before and after each time memory ran out."""
     watch: Callable[[int], None] | None = field(default=None, repr=False, compare=False)
     """Called with the rows of each forward; an exception ends the pass."""
+    observe: Callable[[Request, Event], None] | None = field(default=None, repr=False, compare=False)
+    """Called with each event of a request that records its trajectory, as soon as the forward is made."""
 
     def count(self, rows: int, tokens: int, slots: int | None = None) -> None:
         """Count a forward of ``rows`` rows out of ``slots`` (default: all in use)."""
@@ -220,7 +222,7 @@ class LoopStats:
 
     def plain(self) -> dict[str, Any]:
         """The counts."""
-        return {item.name: getattr(self, item.name) for item in fields(self) if item.name != "watch"}
+        return {item.name: getattr(self, item.name) for item in fields(self) if item.compare}
 
     @property
     def occupancy(self) -> float | None:

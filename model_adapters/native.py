@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -23,7 +24,7 @@ from dare_bench.model_adapters.scoring.likelihood_laws import LikelihoodLaw
 from dare_bench.model_adapters.scoring.score import score_pairs
 from dare_bench.model_adapters.scoring.scored_model import ScoredModel
 from dare_bench.model_adapters.starting import end_of, start_of
-from dare_bench.types import Capabilities, Decoding, Generation, LoopStats, ModelSpec, Prompt, Request, Sample
+from dare_bench.types import Capabilities, Decoding, Event, Generation, LoopStats, ModelSpec, Prompt, Request, Sample
 
 if TYPE_CHECKING:
     from dare_bench.model_adapters.family import Family
@@ -155,6 +156,8 @@ class NativeModel(ScoredModel):
                     rejected.append(Sample(request, None, str(error)))
                     continue
                 row.started = time.perf_counter()
+                if stats is not None and stats.observe is not None:
+                    row.events = _Observed(partial(stats.observe, request))
                 yield row
 
         source = rows()
@@ -241,6 +244,18 @@ class NativeModel(ScoredModel):
             plan = Plan((len(tokens),), clean=(0,))  # all of them are a canvas, without a prompt
         packed = torch.tensor(tokens, dtype=torch.long, device=self.device)
         return self.of_tokens(self.network(packed, plan=plan).logits.float().cpu())
+
+
+class _Observed(list[Event]):
+    """The events of a row, each shown to ``observe`` as it is recorded."""
+
+    def __init__(self, observe: Callable[[Event], None]) -> None:
+        super().__init__()
+        self.observe = observe
+
+    def append(self, event: Event) -> None:
+        super().append(event)
+        self.observe(event)
 
 
 def drain(rejected: list[Sample]) -> Iterator[Sample]:

@@ -15,6 +15,7 @@ from dare_bench.cli import (
     doctor,
     eval,
     export,
+    generate,
     leaderboard,
     ls,
     regress,
@@ -66,8 +67,8 @@ def _top(
 
 
 VERBS = (
-    eval.evaluate, show.show, report.report, compare.compare, score.score, regress.regress, validate.validate,
-    sweep.sweep, convert.convert, doctor.doctor,
+    generate.generate, eval.evaluate, show.show, report.report, compare.compare, score.score, regress.regress,
+    validate.validate, sweep.sweep, convert.convert, doctor.doctor,
 )  # fmt: skip
 """The function of each command, in the order of the help. A command is named by its module, its docstring is the help,
 and its parameters are the options."""

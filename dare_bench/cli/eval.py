@@ -129,7 +129,6 @@ def _parameters() -> Iterator[inspect.Parameter]:
     """The options of the command, in the order of its help."""
     for panel, names in _PANELS.items():
         for name in names.split():
-            flags, more = _FLAGS.get(name, ()), _MORE.get(name, {})
             if name == "config":
                 text = "YAML file with these settings; options override it."
                 yield parameter(name, str, text, panel, ("--config", "-C"))
@@ -137,13 +136,19 @@ def _parameters() -> Iterator[inspect.Parameter]:
                 yield switch(name, "Print settings, estimated cost and one prompt, without evaluating.", panel)
             elif name == "json":
                 yield switch(name, "Print one JSON object instead of tables.", panel)
-            elif name in DECODING:
-                kind, text = DECODING[name]
-                yield parameter(name, kind, text, panel)
-            elif name in _TEXT:
-                yield parameter(name, str, RunSpec.model_fields[name].description or "", panel, flags, **more)
             else:
-                yield of_field(name, RunSpec.model_fields[name], panel, flags, **more)
+                yield setting(name, panel)
+
+
+def setting(name: str, panel: str | None) -> inspect.Parameter:
+    """The option of a decoding field or of a field of :class:`RunSpec`."""
+    flags, more = _FLAGS.get(name, ()), _MORE.get(name, {})
+    if name in DECODING:
+        kind, text = DECODING[name]
+        return parameter(name, kind, text, panel)
+    if name in _TEXT:
+        return parameter(name, str, RunSpec.model_fields[name].description or "", panel, flags, **more)
+    return of_field(name, RunSpec.model_fields[name], panel, flags, **more)
 
 
 takes(evaluate, _parameters())

@@ -88,7 +88,7 @@ class Opener:
         if self._given is not None:
             return ident.model_content(self._given, _loaded(self._given))
         if is_remote(spec.engine):
-            return ident.model_content(self._model(spec), self.loaded(spec))
+            return ident.model_content(self.model(spec), self.loaded(spec))
         if spec.model not in self._content:
             folder = locate(spec.model)
             if is_adapter(folder):
@@ -98,7 +98,7 @@ class Opener:
 
     def path(self, spec: RunSpec) -> Path | None:
         """The folder that the open model was read from, if any."""
-        return getattr(self._model(spec), "path", None)
+        return getattr(self.model(spec), "path", None)
 
     def loaded(self, spec: RunSpec) -> LoadedModel:
         """The open model.
@@ -107,9 +107,10 @@ class Opener:
             CheckpointError, UsageError: as ``load``; an unknown opening setting; a mask id or tokenizer that fails
                 ``dare-bench validate``.
         """
-        return _loaded(self._model(spec))
+        return _loaded(self.model(spec))
 
-    def _model(self, spec: RunSpec) -> Any:
+    def model(self, spec: RunSpec) -> Any:
+        """The open model as it was given, else a :class:`Model`; raises as :meth:`loaded`."""
         if self._given is not None:
             return self._given
         served = spec.engine != "native" or spec.engine_url or spec.engine_args

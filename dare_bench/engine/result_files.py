@@ -6,7 +6,7 @@ import contextlib
 import hashlib
 import logging
 import math
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -19,6 +19,7 @@ from dare_bench.engine.codec import to_answer
 from dare_bench.engine.environment import current_environment
 from dare_bench.engine.journal import Journal
 from dare_bench.engine.meters import Meter, decoded_tokens, last_costs, raw_tokens
+from dare_bench.engine.traces import Piece, trace_of
 from dare_bench.errors import RunError, UnknownNameError
 from dare_bench.program import installed
 from dare_bench.protocols import HarnessResult
@@ -29,9 +30,6 @@ from dare_bench.runs.scores import weakest
 from dare_bench.types import Generation, Request
 
 log = logging.getLogger("dare_bench")
-
-Piece = Callable[[int], str]
-"""The text of one token."""
 
 
 @dataclass
@@ -78,18 +76,8 @@ def trace_line(record: Mapping[str, Any], piece: Piece) -> dict[str, Any] | None
     answer = to_answer(dict(record))
     if not isinstance(answer, Generation) or answer.trajectory is None:
         return None
-    events = [event for event in answer.trajectory if event.position < len(answer.tokens)]
-    line = {
-        "key": record["key"],
-        "doc_id": record["doc_id"],
-        "repeat": record["repeat"],
-        "prompt_tokens": answer.prompt_tokens,
-        "pieces": [piece(token) for token in answer.tokens],
-        "events": [list(event[:5]) for event in events],
-    }
-    # Tokens that were overwritten, or written into the prompt, are in no piece; displays of the steps need their text.
-    others = {e.token for e in events if e.position < 0 or answer.tokens[e.position] != e.token}
-    return {**line, "others": {str(token): piece(token) for token in sorted(others)}} if others else line
+    named = {name: record[name] for name in ("key", "doc_id", "repeat")}
+    return {**named, "prompt_tokens": answer.prompt_tokens, **trace_of(answer, piece)}
 
 
 def document_line(sample: Mapping[str, Any], answers: Sequence[Mapping[str, Any]]) -> dict[str, Any]:

@@ -7,7 +7,6 @@ from collections.abc import Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass, replace
 from datetime import datetime
-from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +21,7 @@ from dare_bench.engine.queue import Prepare, Queue
 from dare_bench.engine.rundir import CommitMarker, RunFolder, choose, read_done
 from dare_bench.engine.scope import Scope, joined
 from dare_bench.engine.sharding import remote_workers, uses_workers
+from dare_bench.engine.traces import piece_of
 from dare_bench.errors import UsageError
 from dare_bench.loading import locate
 from dare_bench.protocols import LoadedModel, TaskSource
@@ -106,7 +106,7 @@ class Session:
                 )
                 with closing(queue.progress):
                     harness = source.run(queue.answer)
-                piece = _piece(self.model.tokenizer)
+                piece = piece_of(self.model.tokenizer)
                 block = result_files.write(
                     folder, result_files.RunRecord(spec, about, requests, journal, harness, piece)
                 )
@@ -201,9 +201,3 @@ def engine_block(facts: ModelSpec, content: str) -> dict[str, Any] | None:
         return None
     verified = not content.startswith("stated:")
     return {"name": facts.engine, "version": facts.engine_version, "content_verified": verified}
-
-
-def _piece(tokenizer: Any) -> result_files.Piece:
-    """The text of a token; ``<id>`` without a tokenizer."""
-    decode = getattr(tokenizer, "decode", None)
-    return cache(lambda token: f"<{token}>" if decode is None else str(decode([token])))

@@ -21,6 +21,7 @@ from dare_bench.cli import app, main, train
 from dare_bench.cli.doctor import cache, links
 
 VERBS = (
+    "generate",
     "eval",
     "train sft",
     "train vrpo",
@@ -51,6 +52,7 @@ def cli(*words: str, **env: str) -> subprocess.CompletedProcess[str]:
 
 LIGHT = (
     ("--help",),
+    ("generate", "--help"),
     ("eval", "--help"),
     ("ls", "models"),
     ("ls", "tasks", "gsm8k"),

@@ -81,7 +81,7 @@ DecodingKeywords = TypedDict("DecodingKeywords", {
     "top_k": int | None, "top_p": float | None, "repetition_penalty": float | None, "t_min": float | None,
     "max_denoising_steps": int | None, "entropy_bound": float | None, "stability_threshold": int | None,
     "confidence_threshold": float | None,
-    "alg": Literal["origin", "maskgit_plus", "topk_margin", "entropy", "confidence_threshold"] | None,
+    "alg": Literal["origin", "maskgit_plus", "topk_margin", "entropy", "confidence_threshold", "p2"] | None,
     "alg_temp": float | None, "eps": float | None, "threshold": float | None, "small_block_size": int | None,
     "logits_eos_inf": bool | None, "confidence_eos_eot_inf": bool | None, "factor": float | None,
     "confidence_dtype": Literal["float32", "float64"] | None, "minimal_topk": int | None, "eos_early_stop": bool | None,

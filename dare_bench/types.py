@@ -402,6 +402,12 @@ class Decoding(BaseModel):
         """Is the answer to a prompt always the same?"""
         return self.temperature == 0
 
+    @property
+    def rewriting(self) -> tuple[str, str] | None:
+        """What of the family's own decoding writes over tokens, and what to give so that each is written once; None:
+        each is."""
+        return None
+
     @field_validator("stop", mode="before", json_schema_input_type=str | Sequence[str])
     @classmethod
     def _one_string(cls, value: Any) -> Any:

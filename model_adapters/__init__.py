@@ -30,13 +30,15 @@ FAMILIES: tuple[tuple[str, str, dict[str, Any]], ...] = (
     ("llada2.1", "llada2:FAMILY_21", {"matches": []}),
     ("llada2.2", "llada2:FAMILY_22", {"matches": []}),
     ("fast_dllm_v2", "fast_dllm_v2:FAMILY", {"matches": [["Fast_dLLM_Qwen", "Fast_dLLM_QwenForCausalLM"]]}),
+    ("open_dcoder", "open_dcoder:FAMILY", {"matches": []}),
     ("diffusion_gemma", "diffusion_gemma:FAMILY", {"matches": GEMMA, "trains": False}),
     ("a2d_mdlm", "a2d:MDLM", {"matches": [], "shares": A2D, "named": "mdlm", "converts": "a2d"}),
     ("a2d_bd3lm", "a2d:BD3LM", {"matches": [], "shares": A2D, "named": "bd3lm"}),
     ("causal", "causal:FAMILY", {"matches": [], "endings": CAUSAL_ENDINGS, "trains": False}),
 )
 """Name, target, and the (model_type, architecture) of published configs; those of LLaDA2.1 and 2.2 equal that of
-LLaDA2.0, so "llada2.1" and "llada2.2" are opened only by name. ``shares``: configs that several families have, of which
+LLaDA2.0, so "llada2.1" and "llada2.2" are opened only by name; so is
+"open_dcoder", whose config is that of Qwen2. ``shares``: configs that several families have, of which
 the word ``named`` in the name of a checkpoint says which is meant. ``converts``: what ``dare-bench convert --to`` makes
 by the family's ``convert``."""
 
@@ -56,6 +58,7 @@ STRATEGIES: tuple[str, ...] = (
     "ascending:Ascending",
     "eoser:Eoser",
     "rcr:Rcr",
+    "p2:P2",
 )
 """Module and class of each strategy; it is registered under the name of its class in snake case."""
 

@@ -90,6 +90,8 @@ MORE_WAYS = {
     "llada": {
         **LLADA,
         "rcr": {"gen_length": 12, "block_length": 6, "strategy": {"name": "rcr", "steps": 4}},
+        "p2": {"gen_length": 12, "block_length": 6, "strategy": {"name": "p2", "steps": 4}},
+        "p2 at temperature": {**FAST, "strategy": "p2", "temperature": 0.7},
         "rcr at temperature": {**FAST, "strategy": "rcr", "temperature": 0.7, "cache": "dual"},
     },
 }

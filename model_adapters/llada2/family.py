@@ -77,6 +77,10 @@ class LLaDA2Decoding(SamplerFields):
             raise ValueError("eos_early_stop=True with early_stop=False contradict each other; give one of them")
         return self
 
+    @property
+    def rewriting(self) -> tuple[str, str] | None:
+        return ("editing", "give --rollout editing=false") if self.editing else None
+
 
 class LLaDA21Decoding(LLaDA2Decoding):
     """LLaDA2.1's sampler: LLaDA2's with editing. Quality mode is threshold 0.7, editing_threshold 0.5; speed mode 0.5
@@ -108,6 +112,10 @@ class LLaDA22Decoding(SamplerFields):
     top_k: NaturalNumber | None = None
     eos_early_stop: bool = False
     cache: Literal["exact", "none"] = "exact"
+
+    @property
+    def rewriting(self) -> tuple[str, str] | None:
+        return "editing", 'open it with family="llada2"'
 
 
 class LLaDA2(Family):

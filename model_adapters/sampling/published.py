@@ -102,7 +102,7 @@ class Drawn(Draws):
             token_N = gumbel_argmax(logits_NV, self.noise_NV[cut], temperature)
             return token_N, _logprob(logits_NV.double() / temperature, token_N)
         probability_NV = kept_NV.softmax(-1)
-        if self.law in ("masked", "origin"):  # torch's Categorical normalizes once more
+        if self.law in ("masked", "gumbel_order", "canvas", "origin"):  # torch's Categorical normalizes once more
             probability_NV = probability_NV / probability_NV.sum(-1, keepdim=True)
         token_N = (probability_NV / self.noise_NV[cut]).argmax(-1)
         return token_N, _logprob(kept_NV.double(), token_N)
@@ -175,6 +175,18 @@ def _masked(row: RowState, generator: torch.Generator, vocab: int, due: int) -> 
     return token, None
 
 
+def _gumbel_order(row: RowState, generator: torch.Generator, vocab: int, due: int) -> Noise:
+    token, _ = _masked(row, generator, vocab, due=0)
+    if row.sampler.strategy.score.random and due:
+        uniform_n = torch.rand((1, len(row.canvas)), generator=generator)[0][row.open_columns()]
+        return token, -torch.log(uniform_n.clamp(1e-20, 1 - 1e-20))  # exponential: the same order as by Gumbel noise
+    return token, None
+
+
+def _canvas(row: RowState, generator: torch.Generator, vocab: int, due: int) -> Noise:
+    return _exponential((len(row.canvas), vocab), generator)[row.open_columns()], None
+
+
 def _origin(row: RowState, generator: torch.Generator, vocab: int, due: int) -> Noise:
     count = len(row.open_columns())
     order = torch.rand(count, generator=generator)
@@ -191,6 +203,8 @@ _LAWS: Mapping[NoiseLaw, Callable[[RowState, torch.Generator, int, int], Noise]]
     "block": _block,
     "sub_block": _sub_block,
     "masked": _masked,
+    "gumbel_order": _gumbel_order,
+    "canvas": _canvas,
     "origin": _origin,
     "renoise": _block,
 }

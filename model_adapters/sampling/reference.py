@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-NoiseLaw = Literal["gumbel", "block", "sub_block", "masked", "origin", "renoise"]
+NoiseLaw = Literal["gumbel", "block", "sub_block", "masked", "gumbel_order", "canvas", "origin", "renoise"]
 CountLaw = Literal["schedule", "turns", "commit", "prefix", "commit_ahead", "carry"]
 
 
@@ -15,10 +15,11 @@ class ReferencePolicy:
     """How the published code draws random numbers (used if ``replay``) and counts forwards.
 
     ``noise``: Gumbel noise over the window | multinomial over the block | over a sub-block, none for the block's first
-    token | over the masked positions | the same after a draw of the written ones | over the block, and then random
-    tokens for it. ``count``: the whole schedule | the
-    forwards made | one more for each block and the prefill | one more for each block | one more for a prefill in the
-    middle of a block and for the commit of the last block | the schedule and the positions that its last step leaves.
+    token | over the masked positions | the same, with Gumbel noise on the order (Open-dLLM) | over the whole canvas |
+    over the masked positions after a draw of the written ones | over the block, and then random tokens for it.
+    ``count``: the whole schedule | the forwards made | one more for each block and the prefill | one more for each
+    block | one more for a prefill in the middle of a block and for the commit of the last block | the schedule and the
+    positions that its last step leaves.
     """
 
     replay: bool = False

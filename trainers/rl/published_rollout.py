@@ -14,7 +14,7 @@ from dare_bench.types import ModelSpec
 
 BLOCKS = frozenset({"llada", "llada_moe"})
 """Families with bidirectional attention whose own sampler decodes in blocks."""
-STEPS = BLOCKS | {"dream"}
+STEPS = BLOCKS | {"dream", "open_dcoder"}
 """Families whose field ``steps`` counts the forwards of the whole canvas."""
 CUTS = frozenset({"top_k", "top_p"})
 """Fields that cut the distribution: they hold for every strategy, and a served engine takes them."""

@@ -157,17 +157,14 @@ def check_blocks(completion: Completion, block_length: int) -> None:
 
 
 def _check_tokens_stay(method: Algorithm, decoding: Decoding) -> None:
-    strategy = getattr(decoding, "strategy", None)
-    by_strategy = bool(getattr(strategy, "edits", False))
-    # A strategy that is named replaces the family's own, editing included.
-    if by_strategy or (strategy is None and getattr(decoding, "editing", False)):
-        how = f"strategy {strategy.name!r}" if by_strategy and strategy is not None else "editing"
-        fields = type(decoding).model_fields
-        own = "give --rollout editing=false" if "editing" in fields else 'open it with family="llada2"'
-        instead = "give a strategy that writes each token once" if by_strategy else own
+    rewriting, strategy = decoding.rewriting, getattr(decoding, "strategy", None)
+    if strategy is not None:  # it replaces the family's own, editing included
+        named = f"strategy {strategy.name!r}", "give a strategy that writes each token once"
+        rewriting = named if strategy.edits else None
+    if rewriting is not None:
         raise UsageError(
-            f"{method.name}: the sampler rewrites tokens ({how}), so that no forward of its trajectory has written a "
-            f"token for good; {instead}"
+            f"{method.name}: the sampler rewrites tokens ({rewriting[0]}), so that no forward of its trajectory has "
+            f"written a token for good; {rewriting[1]}"
         )
 
 

@@ -1,0 +1,44 @@
+"""The least confident tokens are masked again, by a schedule."""
+
+from __future__ import annotations
+
+from torch import Tensor
+
+from dare_bench.model_adapters.sampling.ranking import rank
+from dare_bench.model_adapters.sampling.records import Decision, Offer, Positions
+from dare_bench.model_adapters.sampling.strategies import Strategy
+
+
+class P2(Strategy):
+    """After forward i of S, the ``int(n (1 - i / S))`` of the block's n open positions whose predicted tokens are least
+    probable are masks, whatever they held; masks outside of them are written, and other tokens stay as they are (path
+    planning as in Open-dLLM; exact). Given tokens are final, and so are those of earlier blocks and of the prompt."""
+
+    name = "p2"
+    source = "P2, arXiv 2502.03540, as in pengzhangzhi/Open-dLLM generation_utils.py"
+    edits = True
+    remasks = True
+
+    @property
+    def static(self) -> bool:
+        return True
+
+    def most_forwards(self, length: int) -> int:
+        return self.planned(length)
+
+    def limit(self, length: int, schedule: object) -> int:
+        return self.planned(length)
+
+    def select(self, offer: Offer, positions: Positions) -> Decision:
+        assert positions.score_N is not None
+        masked_N = positions.masked_N
+        free_N = positions.live(masked_N | positions.score_N.isfinite())
+        ranked = rank(-offer.score_N, positions, free_N)  # of equal ones the leftmost is masked first
+        # The share in float64, the product in float32: other arithmetic truncates to other integers.
+        share_R = 1 - (positions.step_R + 1).double() / positions.limit_R.clamp(min=1)
+        masks_R = (ranked.count_R.float() * share_R.float()).long()
+        again_N = ranked.rank_N < masks_R[positions.row_N]
+        return offer.write(positions, masked_N & ~again_N, remasked_N=free_N & ~masked_N & again_N)
+
+    def finished(self, positions: Positions, decision: Decision) -> Tensor:
+        return positions.is_last_R | (positions.masks_left(decision) == 0)

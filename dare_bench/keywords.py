@@ -84,7 +84,9 @@ DecodingKeywords = TypedDict("DecodingKeywords", {
     "alg": Literal["origin", "maskgit_plus", "topk_margin", "entropy", "confidence_threshold", "p2"] | None,
     "alg_temp": float | None, "eps": float | None, "threshold": float | None, "small_block_size": int | None,
     "logits_eos_inf": bool | None, "confidence_eos_eot_inf": bool | None, "factor": float | None,
-    "confidence_dtype": Literal["float32", "float64"] | None, "minimal_topk": int | None, "eos_early_stop": bool | None,
+    "confidence_dtype": Literal["float32", "float64"] | None, "variable_length": bool | None,
+    "end_think_token_ids": Sequence[int] | None, "end_think_logit_boost": float | None,
+    "end_think_boost_power": float | None, "minimal_topk": int | None, "eos_early_stop": bool | None,
     "editing": bool | None, "editing_threshold": float | None, "max_post_steps": int | None,
     "num_to_transfer": int | None, "max_steps_per_block": int | None, "delete_token_id": int | None,
     "split_token_id": int | None, "denoising_steps": int | None, "remasking_strategy": Literal["sequential",
@@ -97,5 +99,5 @@ LikelihoodKeywords = TypedDict("LikelihoodKeywords", {
     "mc_num": int | None, "batch_size": int | None, "block_length": int | None, "cfg_scale": float | None,
     "nll_type": Literal["mc", "ar_ftb", "ar_btf", "blocks", "first_token"] | None,
     "log_type": Literal["ftb", "btf", "union"] | None, "sampling_eps": float | None,
-    "classifier_free_guidance": float | None,
+    "classifier_free_guidance": float | None, "llh": Literal["mc", "confidence"] | None, "padd_eos": bool | None,
 }, total=False)

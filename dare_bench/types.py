@@ -299,6 +299,8 @@ class ModelSpec:
     """The columns whose tokens choose experts together (block routing); blocks are multiples of it."""
     edit_ids: tuple[int, ...] = ()
     """Of a model that edits: the tokens that delete a token and insert a mask before it (LLaDA2.2)."""
+    end_think_ids: tuple[int, ...] = ()
+    """Of a model whose sampler makes the end of thoughts likelier: the tokens of that end (iLLaDA)."""
     noise: Literal["absorbing", "uniform"] = "absorbing"
     dtype: str = "float32"
     device: str = "cpu"

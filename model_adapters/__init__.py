@@ -31,6 +31,7 @@ FAMILIES: tuple[tuple[str, str, dict[str, Any]], ...] = (
     ("llada2.2", "llada2:FAMILY_22", {"matches": []}),
     ("fast_dllm_v2", "fast_dllm_v2:FAMILY", {"matches": [["Fast_dLLM_Qwen", "Fast_dLLM_QwenForCausalLM"]]}),
     ("open_dcoder", "open_dcoder:FAMILY", {"matches": []}),
+    ("illada", "illada:FAMILY", {"matches": [["illada", "ILLaDAForCausalLM"]]}),
     ("diffusion_gemma", "diffusion_gemma:FAMILY", {"matches": GEMMA, "trains": False}),
     ("a2d_mdlm", "a2d:MDLM", {"matches": [], "shares": A2D, "named": "mdlm", "converts": "a2d"}),
     ("a2d_bd3lm", "a2d:BD3LM", {"matches": [], "shares": A2D, "named": "bd3lm"}),

@@ -44,6 +44,8 @@ class SpecialIds:
     """The tokens that delete a token and insert a mask before it, where the checkpoint has them."""
     bos: int | None = None
     """What stands in the place of an empty prompt, where the published sampler needs a token there."""
+    end_think: tuple[int, ...] = ()
+    """Of the text that ends thoughts, where the sampler makes it likelier (iLLaDA)."""
 
 
 class SamplerFields(Decoding):

@@ -132,6 +132,7 @@ def _spec(family: Family, network: DiffusionNetwork, ids: SpecialIds, path: Path
         bos_id=ids.bos,
         routing_block=arch.moe.pool_block if arch.moe is not None and arch.moe.pool else None,
         edit_ids=ids.edit,
+        end_think_ids=ids.end_think,
         vocab_size=arch.vocab,
         context_limit=int(config.max_position_embeddings),
         attention="bidirectional" if arch.block_length is None else "block-causal",

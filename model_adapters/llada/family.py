@@ -59,7 +59,8 @@ class LLaDADecoding(SamplerFields):
     @model_validator(mode="after")
     def _consistent(self) -> LLaDADecoding:
         divides(self.gen_length, self.block_length)
-        steps_fit(self.steps, self.gen_length // self.block_length)
+        if self.steps_per_block != self.steps:  # else they are those of each block
+            steps_fit(self.steps, self.gen_length // self.block_length)
         if self.threshold is not None and self.factor is not None:
             raise ValueError(f"threshold={self.threshold} and factor={self.factor} exclude each other; give one")
         if self.cache != "none" and (self.cfg_scale > 0 or self.logits_eos_inf or self.confidence_eos_eot_inf):
@@ -68,6 +69,10 @@ class LLaDADecoding(SamplerFields):
                 "confidence_eos_eot_inf; use cache='none' with them"
             )
         return self
+
+    @property
+    def steps_per_block(self) -> int:
+        return self.steps // (self.gen_length // self.block_length)
 
     @property
     def deterministic(self) -> bool:
@@ -88,7 +93,7 @@ class LLaDA(Family):
     chat_template: str | None = CHAT_TEMPLATE
     has_cfg_likelihood = True
     mask_texts: tuple[str, ...] = ("<|mdm_mask|>",)
-    eot_text = "<|eot_id|>"
+    eot_text: str | None = "<|eot_id|>"
 
     def sampler(self, decoding: LLaDADecoding, spec: ModelSpec) -> Sampler:
         d = decoding
@@ -117,7 +122,7 @@ class LLaDA(Family):
 
     @staticmethod
     def _strategy(d: LLaDADecoding, ties: bool) -> Strategy:
-        steps = d.steps // (d.gen_length // d.block_length)
+        steps = d.steps_per_block
         rank_by: RankBy = "random" if d.remasking == "random" else "confidence"
         if d.threshold is not None:
             return Threshold(steps=steps, threshold=d.threshold, rank_by=rank_by)

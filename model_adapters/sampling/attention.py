@@ -5,7 +5,7 @@ Shape letters: E cache slots.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar, Protocol
 
@@ -18,6 +18,7 @@ from dare_bench.model_adapters.sampling.pages import RowPages
 class Row(Protocol):
     """What caches read of a row (``state.RowState``)."""
 
+    prompt: Sequence[int]
     sampler: Any
     canvas: Tensor
     mask_id: int
@@ -53,6 +54,10 @@ class CachePolicy:
     def window(self, row: Row) -> tuple[int, int]:
         """The columns that the next forward computes."""
         return 0, row.stop if row.sampler.attention.causal else len(row.canvas)
+
+    def hidden(self, row: Row) -> int:
+        """The first columns that guidance hides: the prompt."""
+        return len(row.prompt)
 
     def writes(self, row: Row) -> tuple[int, int]:
         """The columns whose keys and values the next forward stores."""
@@ -165,7 +170,18 @@ class DualCache(PrefixCache):
         return torch.cat([slots[: row.begin], slots[row.stop :]])
 
 
+class GrowingCanvas(CachePolicy):
+    """The masks behind the block are not there (iLLaDA's var_generate), and guidance hides all that is before it."""
+
+    def window(self, row: Row) -> tuple[int, int]:
+        return 0, row.stop
+
+    def hidden(self, row: Row) -> int:
+        return row.begin
+
+
 NO_CACHE = CachePolicy()
+GROWING = GrowingCanvas()
 CACHES: Mapping[str, CachePolicy] = {
     "none": NO_CACHE,
     "exact": ExactCache(),

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 NoiseLaw = Literal["gumbel", "block", "sub_block", "masked", "gumbel_order", "canvas", "origin", "renoise"]
-CountLaw = Literal["schedule", "turns", "commit", "prefix", "commit_ahead", "carry"]
+CountLaw = Literal["schedule", "blocks", "turns", "commit", "prefix", "commit_ahead", "carry"]
 
 
 @dataclass(frozen=True)
@@ -17,9 +17,9 @@ class ReferencePolicy:
     ``noise``: Gumbel noise over the window | multinomial over the block | over a sub-block, none for the block's first
     token | over the masked positions | the same, with Gumbel noise on the order (Open-dLLM) | over the whole canvas |
     over the masked positions after a draw of the written ones | over the block, and then random tokens for it.
-    ``count``: the whole schedule | the forwards made | one more for each block and the prefill | one more for each
-    block | one more for a prefill in the middle of a block and for the commit of the last block | the schedule and the
-    positions that its last step leaves.
+    ``count``: the whole schedule | that of the finished blocks | the forwards made | one more for each block and the
+    prefill | one more for each block | one more for a prefill in the middle of a block and for the commit of the last
+    block | the schedule and the positions that its last step leaves.
     """
 
     replay: bool = False
@@ -50,7 +50,7 @@ class Ledger:
         """The forwards of the published sampler in a block that was finished after ``step`` ones: they change nothing.
         Fast-dLLM checks whether the block is full only after a second forward (``late_exit``)."""
         self.blocks += 1
-        if self.law == "schedule":
+        if self.law in ("schedule", "blocks"):
             return planned - step
         wasted = int(late_exit and step == 1 and planned > 1)
         self.extra += wasted

@@ -8,6 +8,7 @@ from functools import cached_property
 from math import ceil
 
 from dare_bench.model_adapters.sampling.attention import AttentionPolicy
+from dare_bench.model_adapters.sampling.end_think import EndThink
 from dare_bench.model_adapters.sampling.reference import ReferencePolicy
 from dare_bench.model_adapters.sampling.stopping import StoppingPolicy
 from dare_bench.model_adapters.sampling.strategies import Strategy
@@ -35,6 +36,8 @@ class Sampler:
     """What stands in the place of an empty prompt, and begins its answer."""
     approximate: bool = False
     """Not the family's published sampler: tier A."""
+    end_think: EndThink | None = None
+    """Makes the end of thinking likelier."""
     uniform_noise: bool = False
     """Is the network shown a random token for each open position, and not a mask?"""
     draft_steps: int = 0
@@ -67,7 +70,7 @@ class Sampler:
     @cached_property
     def decision(self) -> Hashable:
         """Rows with an equal value are decided by the same tensor operations."""
-        return self.strategy.decision, self.tokens, self.reference, self.record_near_tie
+        return self.strategy.decision, self.tokens, self.reference, self.record_near_tie, self.end_think
 
     @property
     def forwards_per_turn(self) -> int:

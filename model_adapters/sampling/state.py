@@ -121,7 +121,7 @@ class RowState:
     @property
     def guide_hides(self) -> Tensor:
         """The columns that the unconditional half of guidance is shown as masks, bool [L]."""
-        attention, hidden = self.sampler.attention, torch.arange(len(self.canvas)) < len(self.prompt)
+        attention, hidden = self.sampler.attention, torch.arange(len(self.canvas)) < self.cache.hidden(self)
         if attention.guides_canvas and self.given is not None:
             hidden[len(self.prompt) : len(self.prompt) + len(self.given)] = torch.tensor(self.given) != self.mask_id
         return hidden & ~torch.isin(self.canvas, torch.tensor(attention.guide_keeps, dtype=torch.long))
@@ -259,6 +259,8 @@ class RowState:
             turns = self.turns
         elif law == "schedule":
             turns = sampler.blocks(prompt) * sampler.strategy.planned(sampler.block_length)
+        elif law == "blocks":
+            turns = self.ledger.blocks * sampler.strategy.planned(sampler.block_length)
         elif law == "commit":
             turns = self.turn + self.ledger.blocks + int(prompt >= sampler.block_length)
         elif law == "prefix":

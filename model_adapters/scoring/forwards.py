@@ -24,6 +24,8 @@ PACK_TOKENS = {"cpu": 4096, "cuda": 65536}
 READ_TOKENS = {"cpu": 65536, "cuda": 262144}
 """Cached columns that the rows of one forward may read: each layer gathers them."""
 
+_NOT_FINITE = "the network gave NaN or infinite losses: check the weights (dare-bench validate) and the dtype"
+
 Work = Sequence[list[CanvasUse]]
 """By canvas, all uses of its losses."""
 
@@ -37,7 +39,7 @@ def fill_losses(model: ScoredModel, pairs: Sequence[ScoredPair], store: KVStore 
         return f"one canvas of {len(uses[0].canvas.tokens)} tokens"
 
     done = batches.compute(
-        _work(model, pairs), lambda work: _forward(model, work, store), lambda work: _fits(work, device), name
+        _work(model, pairs), lambda work: _forward(model, work, store), lambda work: fits(work, device), name
     )
     for work in done:
         passes = 2 if work[0][0].canvas.guidance > 0 else 1
@@ -62,7 +64,7 @@ def _work(model: ScoredModel, pairs: Sequence[ScoredPair]) -> Work:
     return sorted(wanted.values(), key=order)
 
 
-def _fits(work: Work, device: str) -> int:
+def fits(work: Work, device: str) -> int:
     """The number of canvases that the next forward pass takes."""
     count, tokens, widest, first = 0, 0, 0, work[0][0].canvas
     for uses in work:
@@ -80,21 +82,8 @@ def _fits(work: Work, device: str) -> int:
 def _forward(model: ScoredModel, work: Work, store: KVStore | None) -> None:
     """One packed forward over different canvases; each use takes the losses of its own targets."""
     firsts = [uses[0].canvas for uses in work]
-    starts = torch.tensor([0, *(len(c.tokens) for c in firsts)]).cumsum(0).tolist()
-    tokens = torch.tensor([t for c in firsts for t in c.tokens], dtype=torch.long)
-    # If the state before a position predicts its token, the logits are there; the first position has only its own.
-    causal = work[0][0].pair.law.causal
-    shift = int(causal or model.spec.predicts == "next")
-    at = torch.tensor([starts[i] + max(p - shift, 0) for i, c in enumerate(firsts) for p in c.scored], dtype=torch.long)
     single = all(all(use.canvas.targets == uses[0].canvas.targets for use in uses) for uses in work)
-    nll_N = logits_NV = None
-    if firsts[0].guidance > 0:
-        logits_NV = _guided(model, firsts, tokens, starts, at)
-    else:
-        device, plan = model.device, _plan(model, firsts, store, causal)
-        targets = torch.tensor([t for c in firsts for t in c.targets], dtype=torch.long).to(device) if single else None
-        out = model.network(tokens.to(device), plan=plan, logits_at=at.to(device), targets=targets)
-        nll_N, logits_NV = None if out.nll is None else out.nll.cpu(), out.logits
+    nll_N, logits_NV = _outputs(model, firsts, store, work[0][0].pair.law.causal, single)
     offset = 0
     for uses in work:
         count = len(uses[0].canvas.scored)
@@ -107,9 +96,34 @@ def _forward(model: ScoredModel, work: Work, store: KVStore | None) -> None:
         offset += count
     for use in (use for uses in work for use in uses):
         if not bool(torch.isfinite(use.pair.losses[use.part][use.m])):
-            raise ModelOutputError(
-                "the network gave NaN or infinite losses: check the weights (dare-bench validate) and the dtype"
-            )
+            raise ModelOutputError(_NOT_FINITE)
+
+
+def losses_at(model: ScoredModel, canvases: Sequence[MaskedCanvas]) -> Tensor:
+    """The losses of all scored tokens of whole canvases in one forward, float32 [N]."""
+    nll_N, logits_NV = _outputs(model, canvases, None, causal=False, single=True)
+    losses_N = _losses(logits_NV, [t for c in canvases for t in c.targets]) if nll_N is None else nll_N
+    if not bool(torch.isfinite(losses_N).all()):
+        raise ModelOutputError(_NOT_FINITE)
+    return losses_N
+
+
+def _outputs(
+    model: ScoredModel, canvases: Sequence[MaskedCanvas], store: KVStore | None, causal: bool, single: bool
+) -> tuple[Tensor | None, Any]:
+    """Losses or logits of the scored tokens of all canvases. ``single``: the targets are those of the canvases."""
+    starts = torch.tensor([0, *(len(c.tokens) for c in canvases)]).cumsum(0).tolist()
+    tokens = torch.tensor([t for c in canvases for t in c.tokens], dtype=torch.long)
+    # If the state before a position predicts its token, the logits are there; the first position has only its own.
+    shift = int(causal or model.spec.predicts == "next")
+    places = [starts[i] + max(p - shift, 0) for i, c in enumerate(canvases) for p in c.scored]
+    at = torch.tensor(places, dtype=torch.long)
+    if canvases[0].guidance > 0:
+        return None, _guided(model, canvases, tokens, starts, at)
+    device, plan = model.device, _plan(model, canvases, store, causal)
+    targets = torch.tensor([t for c in canvases for t in c.targets], dtype=torch.long).to(device) if single else None
+    out = model.network(tokens.to(device), plan=plan, logits_at=at.to(device), targets=targets)
+    return None if out.nll is None else out.nll.cpu(), out.logits
 
 
 def _losses(logits_NV: Tensor, targets: Sequence[int]) -> Tensor:

@@ -105,6 +105,10 @@ class LikelihoodLaw(ABC):
     def passes(self, context: int, target: int, settings: Settings) -> int:
         """Upper bound of the forwards of one pair, without guidance."""
 
+    def reveals(self, settings: Settings) -> bool:
+        """Is each masked token of the target revealed when it is the most probable one, in a forward of its own?"""
+        return False
+
     def guidance(self, settings: Settings) -> float:
         """Classifier-free guidance as LLaDA counts it, u + (scale + 1)(c - u); 0 is off."""
         return 0.0

@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
+from functools import partial
 from itertools import groupby
 
 import torch
@@ -15,8 +16,9 @@ from dare_bench.model_adapters.batches import Batches
 from dare_bench.model_adapters.sampling.loop import denoise, out_of_memory
 from dare_bench.model_adapters.sampling.state import RowState
 from dare_bench.model_adapters.scoring.clean import CleanPrefixes
-from dare_bench.model_adapters.scoring.forwards import PACK_TOKENS, fill_losses
+from dare_bench.model_adapters.scoring.forwards import PACK_TOKENS, fill_losses, losses_at
 from dare_bench.model_adapters.scoring.pairs import ScoredPair, make_pair
+from dare_bench.model_adapters.scoring.revealed import fill_revealed
 from dare_bench.model_adapters.scoring.scored_model import ScoredModel
 from dare_bench.types import LoopStats, Request, Sample
 
@@ -74,7 +76,11 @@ class _Scorer:
             if cached:
                 self.prefixes = self.prefixes or CleanPrefixes(self.model.network, self.model.device)
                 self.prefixes.compute(pairs, self.batches.rows, PACK_TOKENS[self.model.device.type], self.stats)
-            fill_losses(self.model, pairs, self.prefixes.store if self.prefixes else None, self.batches)
+            revealed = [pair for pair in pairs if pair.law.reveals(pair.settings)]
+            others = [pair for pair in pairs if not pair.law.reveals(pair.settings)]
+            fill_losses(self.model, others, self.prefixes.store if self.prefixes else None, self.batches)
+            spec, device = self.model.spec, self.model.device.type
+            fill_revealed(partial(losses_at, self.model), spec.open_id, device, revealed, self.batches)
         except (RuntimeError, MemoryError, MemoryLimitError) as error:
             crowded = cached and len(pairs) > 1
             if not (isinstance(error, MemoryLimitError) and crowded) and not out_of_memory(error):

@@ -1,4 +1,4 @@
-"""Open-dCoder against vectors of its published code that are not in the repository: skipped where they are absent."""
+"""Open-dCoder and iLLaDA against vectors of their published code that are not in the repository (else skipped)."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ import dare_bench
 from dare_bench.types import Request
 
 VECTORS = ROOT.parent / "shared" / "golden" / "public"
-FAMILIES = ("open_dcoder",)
+FAMILIES = ("open_dcoder", "illada")
 RENAMED = {"max_new_tokens": "gen_length"}
 pytestmark = pytest.mark.skipif(not VECTORS.is_dir(), reason="no vectors beside the repository")
 
@@ -47,7 +47,7 @@ def answer(case: dict[str, Any], opened: dare_bench.Model, prompt: list[int]) ->
     if case.get("seed") is not None:
         fields |= {"rng": "reference", "seed": case["seed"]}
     if not case["sampler"].endswith("infill"):
-        return opened.generate([prompt], text_after_eos="keep", **fields)[0]
+        return opened.generate([prompt], text_after_eos="cut" if "stop" in case["name"] else "keep", **fields)[0]
     decoding = {**fields, "gen_length": len(prompt), "text_after_eos": "keep"}
     (sample,) = opened.loaded.generate([Request("0", "generate", (), decoding=decoding, canvas=prompt)])
     return sample.answer
@@ -58,9 +58,24 @@ def test_tokens_and_forwards(family: str, case: dict[str, Any], row: int) -> Non
     prompt, want = case["prompt_ids"][row], case["output_ids"][row]
     got = answer(case, model(family, case["args"].get("eos_id", samplers(family)["meta"]["eos_id"])), prompt)
     infill = case["sampler"].endswith("infill")
-    assert got.tokens == (want if infill else want[len(prompt) :])
+    want = want if infill else want[len(prompt) :]
+    assert got.tokens == (want[: len(got.tokens)] if "stop" in case["name"] else want)
     if not infill:
-        assert got.reference_nfe == case["num_forwards"]
+        assert got.reference_nfe == case["num_forwards"] * (2 if case["args"].get("cfg_scale") else 1)
+
+
+def likelihoods() -> list[Any]:
+    path = VECTORS / "illada" / "likelihood.json"
+    return json.loads(path.read_text())["likelihood"] if path.is_file() else []
+
+
+@pytest.mark.parametrize("case", likelihoods(), ids=lambda case: case["name"])
+def test_likelihoods_of_illada(case: dict[str, Any]) -> None:
+    drawn = {name: case[name] for name in ("mc_num", "batch_size", "cfg_scale", "seed") if case.get(name) is not None}
+    pair = case["prompt_ids"], case["answer_ids"]
+    named = {"estimator": "reference", "llh": case["estimator"], "padd_eos": case["padd_eos"], **drawn}
+    (got,) = model("illada", samplers("illada")["meta"]["eos_id"]).loglikelihood([pair], **named)
+    assert abs(got.value - case["log_likelihood"]) < 1e-3
 
 
 @pytest.mark.parametrize("family", FAMILIES)

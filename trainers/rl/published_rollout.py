@@ -12,7 +12,7 @@ from typing import Any
 
 from dare_bench.types import ModelSpec
 
-BLOCKS = frozenset({"llada", "llada_moe"})
+BLOCKS = frozenset({"llada", "llada_moe", "illada"})
 """Families with bidirectional attention whose own sampler decodes in blocks."""
 STEPS = BLOCKS | {"dream", "open_dcoder"}
 """Families whose field ``steps`` counts the forwards of the whole canvas."""

@@ -39,6 +39,13 @@ OWN_FIELDS: Mapping[str, str] = {
 """Decoding fields that a rollout sets itself, and by what."""
 
 
+UNREPLAYED: Mapping[str, str] = {
+    "variable_length": "no masks stand behind a block, where the learner's canvases have them",
+    "end_think_logit_boost": "tokens are drawn with a boost that the learner does not have",
+}
+"""Decoding fields with which the learner does not see what the sampler saw."""
+
+
 def check_rollout(method: Algorithm, model: LoadedModel, data: Tokens) -> None:
     """Check that the model can answer every prompt in the way that the method needs.
 
@@ -57,6 +64,9 @@ def check_rollout(method: Algorithm, model: LoadedModel, data: Tokens) -> None:
         decoding = model.resolve(method.request(()))
     except DecodingError as error:
         raise DecodingError(f"the rollout of {method.name}: {error}") from error
+    for name, why in UNREPLAYED.items():
+        if getattr(decoding, name, None):
+            raise DecodingError(f"the rollout of {method.name}: with {name}={getattr(decoding, name)} {why}; omit it")
     if not method.allows_rewriting:
         _check_tokens_stay(method, decoding)
     check_lengths(method, model.spec, data)

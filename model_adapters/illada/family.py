@@ -1,0 +1,108 @@
+"""iLLaDA: LLaDA's sampler with answers of variable length and an end of thinking that becomes likelier.
+
+Where the published sources disagree, README.md in this folder says which side is canonical here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any
+
+from pydantic import Field, model_validator
+
+from dare_bench.model_adapters.family import SpecialIds
+from dare_bench.model_adapters.fields import NaturalNumber
+from dare_bench.model_adapters.illada.likelihood import ILLaDALaw
+from dare_bench.model_adapters.illada.network import ILLaDAForCausalLM
+from dare_bench.model_adapters.llada.family import LLaDA, LLaDADecoding
+from dare_bench.model_adapters.sampling.attention import GROWING
+from dare_bench.model_adapters.sampling.end_think import EndThink
+from dare_bench.model_adapters.sampling.sampler import Sampler
+from dare_bench.types import ModelSpec
+
+END_THINK = "</think>"
+MASK_ID = 5
+"""Of ``<[MASK]>``, which neither config.json nor the tokenizer names as the mask token."""
+
+
+class ILLaDADecoding(LLaDADecoding):
+    """LLaDA's fields, and those of ``var_generate``.
+
+    ``variable_length``: each block is decoded without masks behind it, and the answer ends with the block that has an
+    EOS or a stop string. ``steps`` is then the number of each block, and equals ``block_length`` unless given.
+    ``end_think_token_ids``, of ``</think>`` in the checkpoint's tokenizer unless given, are used where
+    ``end_think_logit_boost`` is above 0.
+    """
+
+    variable_length: bool = False
+    end_think_token_ids: tuple[NaturalNumber, ...] | None = None
+    end_think_logit_boost: float = Field(default=0.0, ge=0)
+    end_think_boost_power: float = Field(default=2.0, ge=0)
+
+    @model_validator(mode="before")
+    @classmethod
+    def _steps_of_a_block(cls, values: Any) -> Any:
+        if isinstance(values, dict) and values.get("variable_length") and values.get("steps") is None:
+            length = values.get("block_length") or values.get("gen_length")
+            values = {**values, **({} if length is None else {"steps": length})}
+        return values
+
+    @model_validator(mode="after")
+    def _complete(self) -> ILLaDADecoding:
+        if self.end_think_logit_boost > 0 and not self.end_think_token_ids:
+            raise ValueError(
+                f"end_think_logit_boost={self.end_think_logit_boost:g} needs the ids of </think>, and the checkpoint "
+                "has no tokenizer: give end_think_token_ids"
+            )
+        if self.variable_length and self.cache != "none":
+            raise ValueError(
+                f"variable_length=True with cache={self.cache!r}, which holds the masks behind a block; there are "
+                "none: use cache='none'"
+            )
+        return self
+
+    @property
+    def steps_per_block(self) -> int:
+        return self.steps if self.variable_length else super().steps_per_block
+
+
+class ILLaDA(LLaDA):
+    """GSAI-ML/iLLaDA-8B-Base and -Instruct."""
+
+    name = "illada"
+    network = ILLaDAForCausalLM
+    decoding = ILLaDADecoding
+    chat_template = None  # each checkpoint has its own
+    mask_texts = ("<[MASK]>",)
+    eot_text = None
+
+    def special_ids(self, config: Any, tokenizer: Any | None, generation: Mapping[str, Any]) -> SpecialIds:
+        ids = super().special_ids(config, tokenizer, generation)
+        end = () if tokenizer is None else tokenizer(END_THINK, add_special_tokens=False)["input_ids"]
+        return replace(ids, mask=MASK_ID if ids.mask is None else ids.mask, end_think=tuple(end))
+
+    def defaults(self, spec: ModelSpec) -> dict[str, Any]:
+        return super().defaults(spec) | {"end_think_token_ids": spec.end_think_ids or None}
+
+    def likelihood_law(self, spec: ModelSpec) -> ILLaDALaw:
+        return ILLaDALaw()
+
+    def sampler(self, decoding: LLaDADecoding, spec: ModelSpec) -> Sampler:
+        d, sampler = decoding, super().sampler(decoding, spec)
+        assert isinstance(d, ILLaDADecoding)
+        if d.end_think_logit_boost > 0 and max(d.end_think_token_ids or ()) < spec.vocab_size:
+            ids = d.end_think_token_ids or ()
+            sampler = replace(sampler, end_think=EndThink(ids, d.end_think_logit_boost, d.end_think_boost_power))
+        if not d.variable_length:
+            return sampler
+        stops = d.early_stop is not False and d.text_after_eos == "cut"
+        return replace(
+            sampler,
+            attention=replace(sampler.attention, cache=GROWING),
+            reference=replace(sampler.reference, count="blocks"),
+            stopping=replace(sampler.stopping, early_stop=stops),
+        )
+
+
+FAMILY = ILLaDA()

@@ -1,0 +1,44 @@
+"""iLLaDA's published configuration and weight names, which are Llama's, over the shared backbone.
+
+Facts: modeling_illada.py of GSAI-ML/iLLaDA-8B-Base and -Instruct, and their model cards.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from dare_bench.model_adapters.backbone import QWEN_NAMES, Arch, DiffusionNetwork, WeightNames
+from dare_bench.model_adapters.configs import Count, Layers, Positive, StandardConfig, arch_from
+
+SUPPORTED: dict[str, tuple[Any, ...]] = {
+    "attention_bias": (False, None),
+    "mlp_bias": (False, None),
+    "layer_norm_eps": (None,),
+}
+"""With ``layer_norm_eps`` the published network has LayerNorm with biases in place of RMSNorm."""
+
+
+class ILLaDAConfig(StandardConfig):
+    """The published fields; others are kept and saved unchanged."""
+
+    model_type = "illada"
+
+    vocab_size: Count = 155136
+    hidden_size: Count = 4096
+    intermediate_size: Count = 14336
+    num_hidden_layers: Layers = 32
+    num_attention_heads: Count = 32
+    num_key_value_heads: Count = 8
+    max_position_embeddings: Count = 8192
+    rope_theta: Positive = 10000.0
+    tie_word_embeddings: bool = True
+
+
+class ILLaDAForCausalLM(DiffusionNetwork):
+    """The published class name, so that ``architectures`` is correct in saved configs."""
+
+    config_class = ILLaDAConfig
+
+    @classmethod
+    def arch_of(cls, config: Any) -> Arch:
+        return arch_from(config, "iLLaDA", WeightNames(**QWEN_NAMES), SUPPORTED)

@@ -38,10 +38,10 @@ Prompt = str | Sequence[int] | Sequence[Message]
 class Event(NamedTuple):
     """One change of the canvas.
 
-    ``step`` counts the row's forward passes from 0 (or from ``Request.start_turn``); ``position`` counts from the first
-    response token (positions of masks inside the prompt are negative); ``confidence`` is the token's probability as the
-    family's sampler ranks it. In a model that edits, a position can be set several times. A remask has the mask id as
-    its token, and the confidence with which the removed token was written.
+    ``step`` counts the row's forward passes from 0 (or from ``Request.start_forward``); ``position`` counts from the
+    first response token (positions of masks inside the prompt are negative); ``confidence`` is the token's probability
+    as the family's sampler ranks it. In a model that edits, a position can be set several times. A remask has the mask
+    id as its token, and the confidence with which the removed token was written.
 
     ``logprob`` is the natural logarithm, in nats and not rounded, of the token's probability in the distribution that
     it was drawn from: at temperature, after top-k and top-p, without suppressed ids. It is 0.0 for a greedy choice
@@ -69,12 +69,12 @@ class Request:
     A generate request may start from a given ``canvas``: the response so far, at most ``gen_length`` tokens (in whole
     blocks) with the mask id where a position is open; the rest is open, too. Decoding starts in the first block that
     has masks, after ``start_step`` forwards of that block. A row that goes on from the canvas, ``start_step`` and
-    ``start_turn`` of an earlier row with the same seed gives that row's tokens, also where they are drawn. Inside a
+    ``start_forward`` of an earlier row with the same seed gives that row's tokens, also where they are drawn. Inside a
     block, an approximate cache is computed anew, and the tokens may differ; a strategy that masks tokens again refuses
     to go on there, since a canvas does not hold their confidences.
 
-    With ``end_turn`` a row ends after that forward, wherever it is: its ``tokens`` and ``end_step`` are the canvas and
-    the ``start_step`` of a request that goes on.
+    With ``end_forward`` a row ends after that forward, wherever it is: its ``tokens`` and ``end_step`` are the canvas
+    and the ``start_step`` of a request that goes on.
     """
 
     key: str
@@ -94,10 +94,10 @@ class Request:
     canvas: Sequence[int] | None = None
     start_step: int = 0
     """Forwards that the first block with masks already had."""
-    start_turn: int | None = None
+    start_forward: int | None = None
     """Forwards that the row already had; random numbers and events are counted from here. None: ``start_step``."""
-    end_turn: int | None = None
-    """Forwards, counted as in ``start_turn``, after which the row ends though masks are left. None: it is finished."""
+    end_forward: int | None = None
+    """Forwards, as in ``start_forward``, after which the row ends though masks are left. None: it is finished."""
     resolved: Decoding | None = field(default=None, compare=False, repr=False)
     """All resolved values of ``decoding``, if it has been resolved already."""
 
@@ -109,7 +109,7 @@ class Generation:
     ``tokens`` is the response only, raw, at most ``gen_length`` long (with ``early_stop`` it ends with the first EOS);
     ``text`` is cut at the first EOS, then at the first stop string; None without a tokenizer. ``nfe`` counts the
     forwards this row took part in (CFG counts 2; 0: the engine does not report them), ``reference_nfe`` those that the
-    published sampler counts (of a row that started from a given canvas, or that ``Request.end_turn`` ended: ``nfe``).
+    published sampler counts (of a row that started from a canvas, or that ``Request.end_forward`` ended: ``nfe``).
     A server that returns no token ids leaves ``tokens`` empty; ``tokens_to_eos`` is then the number that it reports.
     """
 
@@ -136,7 +136,7 @@ class Generation:
     prediction_texts: list[str] | None = None
     """The text of each of ``predictions``, cut as ``text`` is; None without a tokenizer."""
     end_step: int | None = None
-    """Of a row that ``Request.end_turn`` ended: the forwards that its first block with masks had. ``tokens`` is then
+    """Of a row that ``Request.end_forward`` ended: the forwards that its first block with masks had. ``tokens`` is then
     the whole canvas after the prompt, in whole blocks, with masks. None: the row is finished."""
 
 
@@ -356,7 +356,7 @@ class Capabilities:
     """Does the decoding field ``near_tie`` record whether rounding could have changed an answer?"""
     canvas: bool = False
     """May a request start from a given canvas?"""
-    end_turn: bool = False
+    end_forward: bool = False
     """May a request end a row after a given forward?"""
     likelihood: bool = False
     rolling: bool = False

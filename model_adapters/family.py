@@ -222,7 +222,7 @@ class Family(ABC):
             block_length,
             inner if around is None else around(inner=inner),
             reference=replace(
-                reference, replay=decoding.rng == "reference", count="turns" if chosen else reference.count
+                reference, replay=decoding.rng == "reference", count="forwards" if chosen else reference.count
             ),
             approximate=approximate or chosen is not None,
             draft_steps=decoding.draft_steps,

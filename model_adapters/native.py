@@ -39,7 +39,7 @@ class NativeModel(ScoredModel):
         predictions=True,
         near_tie=True,
         canvas=True,
-        end_turn=True,
+        end_forward=True,
         likelihood=True,
         row_keyed_randomness=True,
         weight_update=True,
@@ -59,7 +59,7 @@ class NativeModel(ScoredModel):
         self.frames = frames
         self.family = family
         if spec.noise == "uniform":
-            self.capabilities = replace(self.capabilities, predictions=False, canvas=False, end_turn=False)
+            self.capabilities = replace(self.capabilities, predictions=False, canvas=False, end_forward=False)
         self._samplers: dict[str, tuple[ModelSpec, Sampler]] = {}
 
     # -- requests ------------------------------------------------------------------------------------------------
@@ -132,8 +132,8 @@ class NativeModel(ScoredModel):
             stream=Stream(request.seed) if sampler.reference.replay else None,
             given=start.given,
             start_step=start.step,
-            start_turn=start.turn,
-            end_turn=end_of(request, start, sampler),
+            start_forward=start.forward,
+            end_forward=end_of(request, start, sampler),
             lead=len(lead),
             weights_version=self.weights_version,
         )
@@ -195,7 +195,7 @@ class NativeModel(ScoredModel):
         return Generation(
             tokens=tokens,
             text=text,
-            nfe=(row.turns - row.saved) * sampler.forwards_per_turn,
+            nfe=(row.forwards - row.saved) * sampler.passes_per_forward,
             reference_nfe=row.published_forwards,
             finish_reason="stop" if cut else "eos" if end is not None else "length",
             prompt_tokens=len(row.prompt),

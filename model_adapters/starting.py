@@ -12,12 +12,12 @@ from dare_bench.types import ModelSpec, Request
 
 @dataclass(frozen=True)
 class Start:
-    """``given`` response tokens, and the forwards that the first block with masks (``step``) and the row (``turn``)
+    """``given`` response tokens, and the forwards that the first block with masks (``step``) and the row (``forward``)
     already had."""
 
     given: list[int] | None = None
     step: int = 0
-    turn: int = 0
+    forward: int = 0
 
 
 def start_of(request: Request, prompt: int, spec: ModelSpec, sampler: Sampler) -> Start:
@@ -25,10 +25,10 @@ def start_of(request: Request, prompt: int, spec: ModelSpec, sampler: Sampler) -
 
     Raises:
         PromptError: a canvas longer than the response's blocks or with ids outside the vocabulary.
-        DecodingError: a step or turn that cannot be, or published random numbers, which cannot be continued.
+        DecodingError: a step or forward that cannot be, or published random numbers, which cannot be continued.
     """
-    turn = request.start_step if request.start_turn is None else request.start_turn
-    for name, value in (("start_step", request.start_step), ("start_turn", turn)):
+    forward = request.start_step if request.start_forward is None else request.start_forward
+    for name, value in (("start_step", request.start_step), ("start_forward", forward)):
         if (as_id(value) or 0) < 0 or as_id(value) is None:
             raise DecodingError(f"{name}={shown(value)} must be a whole number of at least 0")
         if value and request.canvas is None:
@@ -46,38 +46,38 @@ def start_of(request: Request, prompt: int, spec: ModelSpec, sampler: Sampler) -
             f"a canvas of {len(given)} tokens with gen_length={sampler.gen_length}: at most {most}, all tokens of the "
             "response's blocks; shorten the canvas or raise gen_length"
         )
-    if sampler.replays and (prompt or request.start_step or turn):
+    if sampler.replays and (prompt or request.start_step or forward):
         raise DecodingError(
             "a given canvas with rng='reference': published random numbers cannot start in the middle; use rng='ours'"
         )
     _check_step(request.start_step, given, prompt, spec, sampler)
-    return Start(given, request.start_step, turn)
+    return Start(given, request.start_step, forward)
 
 
 def end_of(request: Request, start: Start, sampler: Sampler) -> int | None:
     """The forward of the row after which a request ends it; None: the row is finished first.
 
     Raises:
-        DecodingError: a turn that cannot be, or a way of decoding that cannot be continued from the canvas.
+        DecodingError: a forward that cannot be, or a way of decoding that cannot be continued from the canvas.
     """
-    turn = request.end_turn
-    if turn is None:
+    forward = request.end_forward
+    if forward is None:
         return None
-    if as_id(turn) is None or turn <= start.turn:
-        raise DecodingError(f"end_turn={shown(turn)} must be a whole number above start_turn={start.turn}")
+    if as_id(forward) is None or forward <= start.forward:
+        raise DecodingError(f"end_forward={shown(forward)} must be a whole number above start_forward={start.forward}")
     if sampler.uniform_noise:
         raise DecodingError(
-            f"end_turn={turn}: this model's forwards are conditioned on what the one before predicted, which no canvas "
-            "holds; leave out end_turn"
+            f"end_forward={forward}: this model's forwards are conditioned on what the one before predicted, which no "
+            "canvas holds; leave out end_forward"
         )
     if sampler.replays or sampler.strategy.edits:
         reason = (
             "rng='reference', whose random numbers cannot be continued; use rng='ours'"
             if sampler.replays
-            else "a strategy that edits: a canvas does not say which of its tokens are still edited; turn editing off"
+            else "a strategy that edits: a canvas does not say which of its tokens are still edited; switch editing off"
         )
-        raise DecodingError(f"end_turn={turn} with {reason}")
-    return turn
+        raise DecodingError(f"end_forward={forward} with {reason}")
+    return forward
 
 
 def _check_step(step: int, given: list[int], prompt: int, spec: ModelSpec, sampler: Sampler) -> None:

@@ -29,7 +29,7 @@ def open_positions(rows: Sequence[int], quota: Sequence[int] = (1,), **values: A
         "masked_N": torch.ones_like(row_N, dtype=torch.bool),
         "key_R": zero_R,
         "step_R": zero_R,
-        "turn_R": zero_R,
+        "forward_R": zero_R,
         "quota_R": torch.tensor(quota, dtype=torch.long),
         "begin_R": zero_R,
         "limit_R": zero_R + 1,

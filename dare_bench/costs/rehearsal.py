@@ -55,7 +55,7 @@ class _Policy:
         block, each = sampler.block_length, most / sampler.blocks(prompt)
         columns = range(prompt - sampler.origin(prompt), sampler.canvas_length(prompt) - sampler.origin(prompt))
         set_at = [int(i // block * each + i % block * each / block) for i in columns]
-        start, end = request.start_turn or 0, most if request.end_turn is None else request.end_turn
+        start, end = request.start_forward or 0, most if request.end_forward is None else request.end_forward
         self.sampled += end - start
         written = [(i, at) for i, at in enumerate(set_at) if start <= at < end]
         return Generation(

@@ -189,7 +189,7 @@ class A2DMDLM(A2D):
             spec,
             strategy,
             d.block_length,
-            ReferencePolicy(noise="gumbel", count="turns"),
+            ReferencePolicy(noise="gumbel", count="forwards"),
             whole_blocks=False,
             lead=self.lead(d, spec),
             tokens=TokenPolicy(

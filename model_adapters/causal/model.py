@@ -65,7 +65,7 @@ class CausalModel(CausalNetwork):
         decoding = request.resolved or self.resolve(request.decoding)
         if not isinstance(decoding, CausalFields):
             raise DecodingError(f"request {request.key}: its decoding was resolved by another family")
-        for name in ("canvas", "end_turn"):
+        for name in ("canvas", "end_forward"):
             if getattr(request, name) is not None:
                 raise DecodingError(f"{name}: an autoregressive model writes from left to right; leave it out")
         prompt = self.encode(request.prompt) or [self.prefix_id]

@@ -16,7 +16,7 @@ from dare_bench.model_adapters.family import Family, SamplerFields
 from dare_bench.model_adapters.fields import Count, NaturalNumber, Probability, TopP, divides, divisors, steps_fit
 from dare_bench.model_adapters.sampling.attention import CACHES, AttentionPolicy
 from dare_bench.model_adapters.sampling.published import PublishedTies
-from dare_bench.model_adapters.sampling.reference import CountLaw, ReferencePolicy
+from dare_bench.model_adapters.sampling.reference import CountRule, ReferencePolicy
 from dare_bench.model_adapters.sampling.sampler import Sampler
 from dare_bench.model_adapters.sampling.scores import RankBy
 from dare_bench.model_adapters.sampling.strategies import Strategy
@@ -109,7 +109,7 @@ class Dream(Family):
         d = decoding
         cached, by_threshold = d.cache != "none", d.alg == "confidence_threshold"
         block_length = d.block_length or d.gen_length
-        count: CountLaw = "turns" if cached else "carry" if by_threshold else "schedule"
+        count: CountRule = "forwards" if cached else "carry" if by_threshold else "schedule"
         return self.compose(
             d,
             spec,

@@ -109,7 +109,7 @@ class LLaDA(Family):
             spec,
             self._strategy(d, ties=bool(uncounted)),
             d.block_length,
-            ReferencePolicy(noise="gumbel", count="turns" if fast else "schedule"),
+            ReferencePolicy(noise="gumbel", count="forwards" if fast else "schedule"),
             approximate=fast,
             tokens=TokenPolicy(
                 temperature=d.temperature,

@@ -19,7 +19,7 @@ from dare_bench.model_adapters.fields import Count, NaturalNumber, TopP
 from dare_bench.model_adapters.open_dcoder.network import OpenDCoderModel
 from dare_bench.model_adapters.sampling.attention import AttentionPolicy
 from dare_bench.model_adapters.sampling.published import PublishedTies
-from dare_bench.model_adapters.sampling.reference import NoiseLaw, ReferencePolicy
+from dare_bench.model_adapters.sampling.reference import NoiseRule, ReferencePolicy
 from dare_bench.model_adapters.sampling.sampler import Sampler
 from dare_bench.model_adapters.sampling.scores import SCORES, DrawnOrder, PositionScore
 from dare_bench.model_adapters.sampling.strategies import Strategy
@@ -104,13 +104,13 @@ class OpenDCoder(Family):
 
     def sampler(self, decoding: OpenDCoderDecoding, spec: ModelSpec) -> Sampler:
         d = decoding
-        noise: NoiseLaw = "canvas" if d.alg == "p2" else "origin" if d.alg == "origin" else "gumbel_order"
+        noise: NoiseRule = "canvas" if d.alg == "p2" else "origin" if d.alg == "origin" else "gumbel_order"
         return self.compose(
             d,
             spec,
             self._strategy(d),
             d.gen_length,
-            ReferencePolicy(noise=noise, count="turns" if d.alg in ("p2", "origin") else "schedule"),
+            ReferencePolicy(noise=noise, count="forwards" if d.alg in ("p2", "origin") else "schedule"),
             tokens=TokenPolicy(
                 temperature=d.temperature,
                 top_k=d.top_k or 0,

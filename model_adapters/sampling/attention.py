@@ -30,7 +30,7 @@ class Row(Protocol):
     @property
     def stop(self) -> int: ...
     @property
-    def turns(self) -> int: ...
+    def forwards(self) -> int: ...
     @property
     def opens_by_state_before(self) -> bool: ...
 
@@ -125,7 +125,7 @@ class CleanCache(CachePolicy):
 
     def _before(self, row: Row) -> int:
         """The columns that earlier forwards have committed."""
-        return row.begin if row.opened else row.begin - row.sampler.block_length if row.turns else 0
+        return row.begin if row.opened else row.begin - row.sampler.block_length if row.forwards else 0
 
     def window(self, row: Row) -> tuple[int, int]:
         return self._before(row), row.stop

@@ -85,7 +85,7 @@ class ActiveRows:
             "canvas_T": self._along([row.canvas for row in rows]),
             "kind_R": self._by_row(self._kinds(kinds)),
             "key_R": self._by_row(row.key for row in rows),
-            "turn_R": self._by_row(row.turn for row in rows),
+            "forward_R": self._by_row(row.forward for row in rows),
             "deterministic_R": self._by_row((not sampler.draws for sampler in samplers), torch.bool),
             "scale_R": self._by_row((sampler.attention.cfg_scale for sampler in samplers), torch.float32),
             "finite": torch.ones((), dtype=torch.bool),
@@ -150,7 +150,7 @@ class ActiveRows:
 
     def _next_look(self) -> int:
         """Turns after which the host looks which blocks are finished; at once, if positions are listed on the host."""
-        return 1 if self.sizes is None else -(-min(row.least_turns() for row in self.rows) // (1 + self.drafts))
+        return 1 if self.sizes is None else -(-min(row.least_forwards() for row in self.rows) // (1 + self.drafts))
 
     def pack(self) -> None:
         """Before a forward: pack the rows, if their windows have moved."""
@@ -211,11 +211,11 @@ class ActiveRows:
     def ended(self) -> list[int]:
         """The rows that end here, whether their blocks are finished or not; the host looks after each forward of these
         rows."""
-        turns = [row.turn for row in self.rows]
+        forwards = [row.forward for row in self.rows]
         if self.read is not None:
-            turns = self.read["turn_R"].tolist()[:: 1 + self.drafts]
-        rows = enumerate(zip(self.rows, turns, strict=False))  # then null rows
-        return [i for i, (row, turn) in rows if row.end_turn is not None and turn >= row.end_turn]
+            forwards = self.read["forward_R"].tolist()[:: 1 + self.drafts]
+        rows = enumerate(zip(self.rows, forwards, strict=False))  # then null rows
+        return [i for i, (row, forward) in rows if row.end_forward is not None and forward >= row.end_forward]
 
     def _stopped(self, positions: Positions, decision: Decision) -> list[int]:
         """Rows with an EOS without masks before it, which this forward has written (LLaDA2 generate, eos_early_stop)
@@ -241,9 +241,9 @@ class ActiveRows:
         device, count = self.device, len(self.states)
         read = device.read() if self.read is None else self.read
         self.read, canvases = None, read["canvas_T"].split(self.lengths)
-        counters = (read[name].tolist()[:count] for name in ("going_R", "step_R", "turn_R", "post_steps_R"))
+        counters = (read[name].tolist()[:count] for name in ("going_R", "step_R", "forward_R", "post_steps_R"))
         for row, canvas, going, *counts in zip(self.states, canvases, *counters, strict=True):
-            row.canvas, (row.step, row.turn, row.post_steps) = canvas, counts
+            row.canvas, (row.step, row.forward, row.post_steps) = canvas, counts
             row.drafted = bool(going) and row.depth > 0
         if device.ties is not None:
             for row, near in zip(self.states, read["near_R"].tolist(), strict=False):  # then null rows

@@ -27,10 +27,10 @@ from dare_bench.model_adapters.sampling.uniform import SoftPredictions, with_noi
 
 @dataclass(eq=False)
 class DeviceState:
-    """What turns read and change. In forwards of static shape that is tensors alone, besides ``kinds`` and ``mask_id``.
+    """What forwards read and change. With static shapes that is tensors alone, besides ``kinds`` and ``mask_id``.
 
     ``canvas_T``: the concatenated canvases. Of each row, [R]: the number of its kind, the key of its random numbers,
-    turns and forwards of its block so far, those without masks (``post_steps_R``), first column
+    its forwards and those of its block so far, those without masks (``post_steps_R``), first column
     and most forwards of the block, whether it has no randomness, and the scale of its guidance (0: none);
     ``schedule_RS``: the positions due in each forward of the block, then zeros.
     """
@@ -41,7 +41,7 @@ class DeviceState:
     canvas_T: Tensor
     kind_R: Tensor
     key_R: Tensor
-    turn_R: Tensor
+    forward_R: Tensor
     step_R: Tensor
     post_steps_R: Tensor
     begin_R: Tensor
@@ -86,7 +86,7 @@ class DeviceState:
         if pack.hidden_T is not None:
             tokens_T = tokens_T.masked_fill(pack.hidden_T, self.mask_id)
         if self.noised:
-            keys = self.key_R, self.turn_R, self.begin_R
+            keys = self.key_R, self.forward_R, self.begin_R
             tokens_T = with_noise(pack.candidates, tokens_T, self.mask_id, keys, self.rows, network.arch.vocab)
         if getattr(network, "conditions", False):
             self.soft = self.soft or SoftPredictions(self.rows, network, self.canvas_T.device)
@@ -117,7 +117,7 @@ class DeviceState:
             mask_id=self.mask_id,
             key_R=self.key_R,
             step_R=self.step_R,
-            turn_R=self.turn_R,
+            forward_R=self.forward_R,
             quota_R=self.schedule_RS.gather(1, step_R[:, None])[:, 0],
             begin_R=self.begin_R,
             limit_R=self.limit_R,
@@ -171,13 +171,13 @@ class DeviceState:
         for i, sampler in enumerate(self.kinds[1:], 1):
             done_R = torch.where(self.kind_R == i, sampler.strategy.finished(positions, decision), done_R)
         self.step_R += self.going_R
-        self.turn_R += self.going_R
+        self.forward_R += self.going_R
         self.going_R &= ~done_R
 
     def read(self) -> dict[str, Tensor]:
         """What the host reads, by name, in one copy; a copy in any case, since a frame's tensors serve other rows
         later."""
-        names = ("finite", "going_R", "step_R", "turn_R", "post_steps_R", "canvas_T")
+        names = ("finite", "going_R", "step_R", "forward_R", "post_steps_R", "canvas_T")
         tables = {name: getattr(self, name).reshape(-1) for name in names}
         if self.drafts is not None:
             tables |= {"made_R": self.drafts.made_R, "saved_F": self.drafts.saved_F}

@@ -67,7 +67,7 @@ class Drafts:
     """The canvases after its decisions."""
     made_R: Tensor
     """The states whose decisions were made in the last forward, and were steps of their rows."""
-    turn_R: Tensor
+    forward_R: Tensor
     """The forwards of the row before that step, if there were no drafts."""
 
     @staticmethod
@@ -90,13 +90,15 @@ class Drafts:
             **{name: torch.cat(x) for name, x in zip(names, zip(*parts, strict=True), strict=True)},
             "state_FD": torch.arange(slots).view(-1, states),
             "stops_F": pad(torch.tensor([row.sampler.stopping.stop_in_block for row in rows]), (0, null_F)),
-            "end_F": pad(torch.tensor([FAR if row.end_turn is None else row.end_turn for row in rows]), (0, null_F)),
+            "end_F": pad(
+                torch.tensor([FAR if row.end_forward is None else row.end_forward for row in rows]), (0, null_F)
+            ),
             "saved_F": pad(torch.tensor([row.saved for row in rows]), (0, null_F)),
             "drafted_R": pad(drafted_R, (0, slots - len(drafted_R))),
             "draft_T": canvas_T.clone(),
             "decided_T": canvas_T.clone(),
             "made_R": none_R.bool(),
-            "turn_R": none_R.clone(),
+            "forward_R": none_R.clone(),
         }
 
     def advance(self, device: DeviceState, logits_NV: Tensor) -> None:
@@ -109,14 +111,14 @@ class Drafts:
         """Which drafts were right; all states of a row become the last one that was reached, whose number is returned,
         [F]."""
         self.decided_T.copy_(device.canvas_T)
-        self.turn_R.copy_(device.turn_R - 1)
+        self.forward_R.copy_(device.forward_R - 1)
         before_T = self.base_T + (self.depth_T - 1).clamp(min=0) * self.stride_T
         right_FD = (self.drafted_R & ~self._any(device.canvas_T[before_T] != self.draft_T))[self.state_FD]
         is_end_T = torch.zeros_like(self.answer_T)
         for eos in self.eos_ids:
             is_end_T |= device.canvas_T == eos
         ended_FD = self._any(is_end_T & self.answer_T)[self.state_FD] & self.stops_F[:, None]
-        going_FD = device.going_R[self.state_FD] & (device.turn_R[self.state_FD] < self.end_F[:, None]) & ~ended_FD
+        going_FD = device.going_R[self.state_FD] & (device.forward_R[self.state_FD] < self.end_F[:, None]) & ~ended_FD
         right_FD[:, 1:] &= going_FD[:, :-1]
         right_FD[:, 0].fill_(True)
         made_FD = right_FD.long().cumprod(1)
@@ -137,7 +139,7 @@ class Drafts:
     def _any(self, where_T: Tensor) -> Tensor:
         """Is ``where_T`` True anywhere in a state's canvas? bool [R]."""
         state_T = self.state_FD[self.row_T, self.depth_T]
-        return torch.zeros_like(self.turn_R).index_add_(0, state_T, where_T.long()) > 0
+        return torch.zeros_like(self.forward_R).index_add_(0, state_T, where_T.long()) > 0
 
     def _draft(self, device: DeviceState, logits_NV: Tensor, last_F: Tensor) -> None:
         """Decide again and again on the same logits, in the first state of each row; then give each of its states one
@@ -174,6 +176,6 @@ class Drafts:
 
 def _moving(device: DeviceState) -> Iterator[tuple[Any, str]]:
     """The tables of a row that a step changes: what holds them, and their names."""
-    yield from ((device, name) for name in ("step_R", "turn_R", "going_R"))
+    yield from ((device, name) for name in ("step_R", "forward_R", "going_R"))
     if device.ties is not None:
         yield device.ties, "end_R"

@@ -1,6 +1,6 @@
 """Turns of one shape as one compiled graph, which CUDA replays as a whole.
 
-A frame holds all tensors that a turn reads and changes; a pack of its shape is copied into them. What else a turn
+A frame holds all tensors that a forward reads and changes; a pack of its shape is copied into them. What else a forward
 depends on is the key of the frame. So each shape is compiled once, and its graph finds its input at the same place.
 
 Only steady forwards have frames: those of static shape that write no cache, with padded attention.
@@ -29,26 +29,26 @@ from dare_bench.model_adapters.sampling.ties import NearTies
 
 Result = tuple[Positions, Decision]
 Step = Callable[[DeviceState, Any], Result]
-Turn = Callable[[], Result]
+Forward = Callable[[], Result]
 
 
 class Capture(Protocol):
-    """Captures what a turn does on the device; a call of the result does it again, with the same tensors."""
+    """Captures what a forward does on the device; a call of the result does it again, with the same tensors."""
 
-    def __call__(self, turn: Turn) -> Turn: ...
+    def __call__(self, forward: Forward) -> Forward: ...
 
 
 class CudaGraphs:
-    """Captures turns as CUDA graphs, which share their memory: one of them runs at a time."""
+    """Captures forwards as CUDA graphs, which share their memory: one of them runs at a time."""
 
     def __init__(self) -> None:
         self.pool: Any = None
 
-    def __call__(self, turn: Turn) -> Turn:
+    def __call__(self, forward: Forward) -> Forward:
         self.pool = self.pool or torch.cuda.graph_pool_handle()
         graph = torch.cuda.CUDAGraph()
         with torch.cuda.graph(graph, pool=self.pool):
-            result = turn()
+            result = forward()
 
         def replay() -> Result:
             graph.replay()
@@ -57,10 +57,10 @@ class CudaGraphs:
         return replay
 
 
-def compiled(turn: Turn, backend: str = "inductor") -> Turn:
-    """A turn as one graph, by PyTorch's compiler."""
+def compiled(forward: Forward, backend: str = "inductor") -> Forward:
+    """A forward as one graph, by PyTorch's compiler."""
     allow_variants()
-    run: Turn = torch.compile(turn, fullgraph=True, dynamic=False, backend=backend)
+    run: Forward = torch.compile(forward, fullgraph=True, dynamic=False, backend=backend)
     return run
 
 
@@ -68,18 +68,18 @@ class Frames:
     """The frames of a network. ``sizes`` are those of all its packs, so that shapes come again.
 
     Args:
-        network: whose turns have frames, while it is in evaluation mode.
-        compiler: makes one graph of a turn.
+        network: whose forwards have frames, while it is in evaluation mode.
+        compiler: makes one graph of a forward.
         capture: captures the graph; None: it is called.
     """
 
     def __init__(
-        self, network: Any, compiler: Callable[[Turn], Turn] = compiled, capture: Capture | None = None
+        self, network: Any, compiler: Callable[[Forward], Forward] = compiled, capture: Capture | None = None
     ) -> None:
         self.network, self.compiler, self.capture = network, compiler, capture
         self.sizes = Sizes()
-        self._frames: dict[Hashable, TurnFrame] = {}
-        self._now: tuple[ReferenceType[Pack], TurnFrame] | None = None
+        self._frames: dict[Hashable, Frame] = {}
+        self._now: tuple[ReferenceType[Pack], Frame] | None = None
 
     def step(self, step: Step, state: DeviceState, network: Any) -> Result:
         """As ``step(state, network)``, by a frame where there is one. From then on the frame holds the tensors of
@@ -90,9 +90,9 @@ class Frames:
             return step(state, network)
         if self._now is None or self._now[0]() is not pack:
             self._now = ref(pack), self._frame(step, state)
-        return self._now[1].turn()
+        return self._now[1].forward()
 
-    def _frame(self, step: Step, state: DeviceState) -> TurnFrame:
+    def _frame(self, step: Step, state: DeviceState) -> Frame:
         """The frame of the pack's shape, holding its tensors."""
         view = padded_view(state)
         key = self._key(state, view)
@@ -101,14 +101,14 @@ class Frames:
             frame.load(state, view)
             return frame
         self._forget(view)
-        frame = TurnFrame(step, state, view, self.network)
+        frame = Frame(step, state, view, self.network)
         frame.load(state, view)
         frame.make(self.compiler, self.capture)
         self._frames[key] = frame
         return frame
 
     def _key(self, state: DeviceState, view: PaddedView) -> Hashable:
-        """All that the operations of a turn depend on, besides the contents of its tensors."""
+        """All that the operations of a forward depend on, besides the contents of its tensors."""
         assert state.pack is not None
         shapes = tuple((name, x.shape, x.dtype) for name, x in _tensors(state, view))
         kinds = tuple(sampler.decision for sampler in state.kinds)
@@ -126,8 +126,8 @@ class Frames:
                 del self._frames[key]
 
 
-class TurnFrame:
-    """The tensors of turns of one shape, as a state of their own."""
+class Frame:
+    """The tensors of forwards of one shape, as a state of their own."""
 
     def __init__(self, step: Step, state: DeviceState, view: PaddedView, network: Any) -> None:
         pack = state.pack
@@ -141,10 +141,10 @@ class TurnFrame:
         parts["pack"] = replace(_copied(pack), plan=plan, commits=())
         self.state = DeviceState(**{**parts, "rows": []})
         self.lent_to: ReferenceType[DeviceState] = ref(state)
-        self.turn: Turn = partial(step, self.state, network)
+        self.forward: Forward = partial(step, self.state, network)
 
     def load(self, state: DeviceState, view: PaddedView) -> None:
-        """Copy the tensors of a state and its pack, and let ``state`` share those that turns change."""
+        """Copy the tensors of a state and its pack, and let ``state`` share those that forwards change."""
         before, self.lent_to = self.lent_to(), ref(state)
         if before is not None and before is not state:  # of another loop, which goes on later
             self._give_back(before)
@@ -185,18 +185,18 @@ class TurnFrame:
                 else:
                     view.gathered[name][0][:, : view.reads_RE.shape[1]] = stored[view.reads_RE]
 
-    def make(self, compiler: Callable[[Turn], Turn], capture: Capture | None) -> None:
-        """Compile the turn and capture it; the state is as before."""
-        self.turn = compiler(self.turn)
+    def make(self, compiler: Callable[[Forward], Forward], capture: Capture | None) -> None:
+        """Compile the forward and capture it; the state is as before."""
+        self.forward = compiler(self.forward)
         if capture is None:
             return
         before = [(part, name, getattr(part, name).clone()) for part, name in _own(self.state)]
         try:
-            self.turn()  # compiles, and lets libraries allocate what they need, which they cannot while capturing
+            self.forward()  # compiles, and lets libraries allocate what they need, which they cannot while capturing
         finally:
             for part, name, tensor in before:
                 getattr(part, name).copy_(tensor)
-        self.turn = capture(self.turn)
+        self.forward = capture(self.forward)
 
 
 def padded_view(state: DeviceState) -> PaddedView:
@@ -206,7 +206,7 @@ def padded_view(state: DeviceState) -> PaddedView:
 
 
 def _tensors(state: DeviceState, view: PaddedView) -> Iterator[tuple[str, Tensor]]:
-    """All tensors that a turn reads, by name, besides cached keys and values."""
+    """All tensors that a forward reads, by name, besides cached keys and values."""
     pack = state.pack
     assert pack is not None
     first = None if pack.first is None else pack.first.candidates
@@ -219,7 +219,7 @@ def _tensors(state: DeviceState, view: PaddedView) -> Iterator[tuple[str, Tensor
 
 
 def _own(state: DeviceState) -> list[tuple[Any, str]]:
-    """The tensors that turns change: what holds them, and their names."""
+    """The tensors that forwards change: what holds them, and their names."""
     parts = [part for part in (state, state.ties, state.drafts) if part is not None]
     return [(part, f.name) for part in parts for f in fields(part) if isinstance(getattr(part, f.name), Tensor)]
 

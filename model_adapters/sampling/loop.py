@@ -49,7 +49,7 @@ def denoise(
 
     Rows are pulled from ``rows`` as slots become free; they must have the same mask id, and block-causal rows the same
     block length. When memory runs out, half of the rows wait, and ``stats.halvings`` records it; a canvas is written
-    only after its forward succeeded, so nothing is lost. ``frames``: of the network, if its turns are compiled.
+    only after its forward succeeded, so nothing is lost. ``frames``: of the network, if its forwards are compiled.
 
     Raises:
         MemoryLimitError: one row alone does not fit.
@@ -134,7 +134,7 @@ class _Loop:
                 f"one row of {len(self.active[0].canvas)} tokens does not fit into memory on {self.device}; "
                 "use a shorter gen_length, a smaller dtype or another device"
             ) from error
-        forwards = sum(row.sampler.forwards_per_turn for row in self.active)
+        forwards = sum(row.sampler.passes_per_forward for row in self.active)
         self.stats.count(forwards, batch.tokens_done, self.slots * forwards // len(self.active))
         return finished
 

@@ -103,7 +103,7 @@ class PagePool:
 
     def admit(self, row_pages: RowPages, prompt: Sequence[int], length: int) -> bool:
         """Give a new row the committed pages of its prompt. False: another row is about to commit the next page, so
-        the row should wait a turn."""
+        the row should wait for a forward."""
         keys = chain(prompt, length, short=len(prompt) % length)
         committed = next((i for i, key in enumerate(keys) if key not in self._shared), len(keys))
         if committed < len(keys) and keys[committed] in self._promised:

@@ -19,7 +19,7 @@ from torch import Tensor
 
 from dare_bench.model_adapters.sampling.draws import Draws
 from dare_bench.model_adapters.sampling.records import Decision, Offer, Positions
-from dare_bench.model_adapters.sampling.reference import NoiseLaw
+from dare_bench.model_adapters.sampling.reference import NoiseRule
 from dare_bench.model_adapters.sampling.sampler import Sampler
 from dare_bench.model_adapters.sampling.state import RowState
 from dare_bench.model_adapters.sampling.strategies import WrappedStrategy
@@ -78,7 +78,7 @@ class Drawn(Draws):
     """What published code drew in a forward. ``noise_NV``: uniform float64 for Gumbel, exponential float32 for a
     multinomial; ``order_N`` for the order of positions."""
 
-    law: NoiseLaw
+    law: NoiseRule
     noise_NV: Tensor | None
     order_N: Tensor | None
 
@@ -198,7 +198,7 @@ def _origin(row: RowState, generator: torch.Generator, vocab: int, due: int) -> 
     return token, order
 
 
-_LAWS: Mapping[NoiseLaw, Callable[[RowState, torch.Generator, int, int], Noise]] = {
+_LAWS: Mapping[NoiseRule, Callable[[RowState, torch.Generator, int, int], Noise]] = {
     "gumbel": _gumbel,
     "block": _block,
     "sub_block": _sub_block,

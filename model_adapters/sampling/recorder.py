@@ -39,7 +39,7 @@ class Recorder:
     def observe(self, device: DeviceState, positions: Positions, decision: Decision) -> None:
         """After a forward whose decision is written."""
         drafts = device.drafts
-        made = [True] * len(device.turn_R) if drafts is None else drafts.made_R.tolist()
+        made = [True] * len(device.forward_R) if drafts is None else drafts.made_R.tolist()
         if self.predicted:
             self._predict(device, positions, decision, made)
         if self.traced:
@@ -65,13 +65,13 @@ class Recorder:
         tables = (decision.token_N, decision.confidence_N, decision.logprob_N)
         values = (table_N[where].tolist() for table_N in tables)
         # A row that writes has counted this forward.
-        turns = (device.turn_R - 1 if device.drafts is None else device.drafts.turn_R).tolist()
+        forwards = (device.forward_R - 1 if device.drafts is None else device.drafts.forward_R).tolist()
         for i, column, token, confidence, logprob in zip(rows, columns, *values, strict=True):
             row = self.rows[i // self.states]
             if row.sampler.record_trajectory and made[i]:
                 op: Literal["set", "remask"] = "remask" if token == device.mask_id else "set"
                 drawn = None if isnan(logprob) else logprob
-                row.events.append(Event(turns[i], op, column, token, round(confidence, 6), drawn))
+                row.events.append(Event(forwards[i], op, column, token, round(confidence, 6), drawn))
 
     def _count_rejected(self, device: DeviceState, masks_R: Sequence[int]) -> None:
         for row, step, masks in zip(self.rows, device.step_R.tolist(), masks_R, strict=False):  # then null rows

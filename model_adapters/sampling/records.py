@@ -22,8 +22,8 @@ class Positions:
     ``position_N`` counts from the first response token, ``place_N`` in the concatenated canvases, and ``slot_N`` in the
     row, below ``width`` and in the order of columns; ``masked_N`` is False where a written token may be replaced
     (editing). Of all rows of the batch: the ``key_R`` of a row's random numbers, forwards of the block (``step_R``) and
-    of the row (``turn_R``) so far, positions due by schedule, the first column of the block and the most forwards that
-    it has, whether the row has no randomness, its forwards on a block without masks if a strategy edits
+    of the row (``forward_R``) so far, positions due by schedule, the first column of the block and the most forwards
+    that it has, whether the row has no randomness, its forwards on a block without masks if a strategy edits
     (``post_steps_R``, this one counts), and the length of its canvas.
     """
 
@@ -38,7 +38,7 @@ class Positions:
     masked_N: Tensor
     key_R: Tensor
     step_R: Tensor
-    turn_R: Tensor
+    forward_R: Tensor
     quota_R: Tensor
     begin_R: Tensor
     limit_R: Tensor
@@ -88,7 +88,7 @@ class Positions:
     def uniform(self, draw: Draw, which: slice = slice(None)) -> Tensor:
         """Uniform random numbers of this forward, float64 [N]."""
         row_N = self.row_N[which]
-        return uniform(self.key_R[row_N], draw, self.turn_R[row_N], self.position_N[which])
+        return uniform(self.key_R[row_N], draw, self.forward_R[row_N], self.position_N[which])
 
     def masks_left(self, decision: Decision) -> Tensor:
         """Masks of each row's block after a decision, int64 [R]."""

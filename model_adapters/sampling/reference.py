@@ -6,8 +6,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-NoiseLaw = Literal["gumbel", "block", "sub_block", "masked", "gumbel_order", "canvas", "origin", "renoise"]
-CountLaw = Literal["schedule", "blocks", "turns", "commit", "prefix", "commit_ahead", "carry"]
+NoiseRule = Literal["gumbel", "block", "sub_block", "masked", "gumbel_order", "canvas", "origin", "renoise"]
+CountRule = Literal["schedule", "blocks", "forwards", "commit", "prefix", "commit_ahead", "carry"]
 
 
 @dataclass(frozen=True)
@@ -23,15 +23,15 @@ class ReferencePolicy:
     """
 
     replay: bool = False
-    noise: NoiseLaw = "gumbel"
-    count: CountLaw = "turns"
+    noise: NoiseRule = "gumbel"
+    count: CountRule = "forwards"
 
 
 @dataclass
 class Ledger:
     """Counts the forwards of the published sampler that are not made for a row here."""
 
-    law: CountLaw
+    law: CountRule
     blocks: int = 0
     """Finished ones."""
     extra: int = 0
@@ -42,7 +42,7 @@ class Ledger:
         last = max((i for i, due in enumerate(schedule) if due), default=-1)
         due = list(schedule[: last + 1])
         forwards = due if replays else [n for n in due if n]
-        if self.law == "turns":
+        if self.law == "forwards":
             self.extra += len(due) - len(forwards)
         return forwards
 

@@ -73,7 +73,7 @@ class Sampler:
         return self.strategy.decision, self.tokens, self.reference, self.record_near_tie, self.end_think
 
     @property
-    def forwards_per_turn(self) -> int:
+    def passes_per_forward(self) -> int:
         return 2 if self.attention.cfg_scale > 0 else 1
 
     def origin(self, prompt: int) -> int:
@@ -94,4 +94,4 @@ class Sampler:
 
     def most_forwards(self, prompt: int) -> int:
         """Maximum forwards of a row, unless the model predicts the mask token itself."""
-        return self.blocks(prompt) * self.strategy.most_forwards(self.block_length) * self.forwards_per_turn
+        return self.blocks(prompt) * self.strategy.most_forwards(self.block_length) * self.passes_per_forward

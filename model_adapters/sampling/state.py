@@ -23,8 +23,7 @@ from dare_bench.types import Event
 class RowState:
     """The state of a row. ``canvas`` is prompt and response, int64 [L]; columns count from the first prompt token.
 
-    ``given``, ``start_step``, ``start_turn`` and ``end_turn``: as ``canvas``, ``start_step``, ``start_turn`` and
-    ``end_turn`` of a request.
+    ``given`` is a request's ``canvas``; ``start_step``, ``start_forward`` and ``end_forward`` are as there.
     """
 
     prompt: Sequence[int]
@@ -39,8 +38,8 @@ class RowState:
     """The published code's random numbers (``published.Stream``), where they are replayed."""
     given: Sequence[int] | None = None
     start_step: int = 0
-    start_turn: int = 0
-    end_turn: int | None = None
+    start_forward: int = 0
+    end_forward: int | None = None
     lead: int = 0
     """Tokens of the prompt that begin the answer (``Sampler.lead``)."""
     weights_version: int = 0
@@ -48,8 +47,8 @@ class RowState:
     canvas: Tensor = field(init=False)
     block: int = -1
     step: int = 0
-    turn: int = field(init=False)
-    """Forward turns so far (a guided pair is one), counted from ``start_turn``."""
+    forward: int = field(init=False)
+    """Forwards so far (a guided pair is one), counted from ``start_forward``."""
     opened: bool = False
     """Has the block had its first forward here, which fills an approximate cache?"""
     post_steps: int = 0
@@ -72,7 +71,7 @@ class RowState:
     predictions: list[list[int]] = field(default_factory=list)
     stopped: bool = False
     cut: bool = False
-    """Has ``end_turn`` ended the row before it was finished?"""
+    """Has ``end_forward`` ended the row before it was finished?"""
     started: float = field(default_factory=time.perf_counter)
     drafts: list[RowState] = field(default_factory=list)
     """Further states of the row in its block: see ``drafts.py``."""
@@ -88,7 +87,7 @@ class RowState:
         written = [*self.prompt, *(self.given or ())]
         masks = self.sampler.canvas_length(len(self.prompt)) - len(written)
         self.canvas = torch.tensor([*written, *[self.mask_id] * masks], dtype=torch.long)
-        self.turn, self.ledger = self.start_turn, Ledger(self.sampler.reference.count)
+        self.forward, self.ledger = self.start_forward, Ledger(self.sampler.reference.count)
         if self.sampler.strategy.remasks:
             self.scores = torch.full((len(self.canvas),), float("inf"), dtype=torch.float64)
 
@@ -146,7 +145,7 @@ class RowState:
 
     @property
     def limit(self) -> int:
-        """Maximum number of turns of the current block."""
+        """Maximum number of forwards of the current block."""
         return self.sampler.strategy.limit(self.sampler.block_length, self.schedule)
 
     @property
@@ -175,15 +174,15 @@ class RowState:
         return self._candidates[1]
 
     @property
-    def turns(self) -> int:
-        """Forward turns that were made here."""
-        return self.turn - self.start_turn
+    def forwards(self) -> int:
+        """Forwards that were made here."""
+        return self.forward - self.start_forward
 
-    def least_turns(self) -> int:
+    def least_forwards(self) -> int:
         """Turns before which the row neither leaves its block nor ends, unless a forward changes nothing."""
         sampler = self.sampler
         in_block = sampler.stopping.stop_in_block or sampler.reference.count == "carry" or sampler.replays
-        if self.end_turn is not None or in_block or self.cache.follows_canvas:
+        if self.end_forward is not None or in_block or self.cache.follows_canvas:
             return 1
         masks = int((self.canvas[max(self.begin, self.low) : self.stop] == self.mask_id).sum())
         return max(1, sampler.strategy.least_forwards(masks, self.schedule[self.step :]))
@@ -256,22 +255,22 @@ class RowState:
         row."""
         sampler, prompt, law = self.sampler, len(self.prompt), self.ledger.law
         if self.given is not None or self.cut:  # no published sampler starts from a given canvas, or ends in the middle
-            turns = self.turns
+            forwards = self.forwards
         elif law == "schedule":
-            turns = sampler.blocks(prompt) * sampler.strategy.planned(sampler.block_length)
+            forwards = sampler.blocks(prompt) * sampler.strategy.planned(sampler.block_length)
         elif law == "blocks":
-            turns = self.ledger.blocks * sampler.strategy.planned(sampler.block_length)
+            forwards = self.ledger.blocks * sampler.strategy.planned(sampler.block_length)
         elif law == "commit":
-            turns = self.turn + self.ledger.blocks + int(prompt >= sampler.block_length)
+            forwards = self.forward + self.ledger.blocks + int(prompt >= sampler.block_length)
         elif law == "prefix":
-            turns = self.turn + self.ledger.blocks
+            forwards = self.forward + self.ledger.blocks
         elif law == "commit_ahead":
             prefill = prompt > sampler.block_length and prompt % sampler.block_length > 0
             ended = through_eos(self.response(), sampler.stopping.eos_ids) is not None
-            turns = self.turn + int(prefill) + int(not ended)
+            forwards = self.forward + int(prefill) + int(not ended)
         else:
-            turns = self.turn + self.ledger.extra
-        return turns * sampler.forwards_per_turn
+            forwards = self.forward + self.ledger.extra
+        return forwards * sampler.passes_per_forward
 
     def _go_on(self, masks: int, before: int) -> None:
         """Enter a block after its first ``start_step`` forwards. Steps of the schedule with nothing due are no

@@ -32,9 +32,9 @@ def with_noise(
     Args:
         keys: of each row the key of its random numbers, its forwards so far, and its first column of the block, [R].
     """
-    key_R, turn_R, begin_R = keys
+    key_R, forward_R, begin_R = keys
     row_N, current_N = candidates.row_N, tokens_T[candidates.at_N]
-    noise_N = (uniform(key_R[row_N], Draw.CANVAS, turn_R[row_N], candidates.position_N) * vocab).long()
+    noise_N = (uniform(key_R[row_N], Draw.CANVAS, forward_R[row_N], candidates.position_N) * vocab).long()
     for i, row in enumerate(rows):
         if row.sampler.replays:
             mine = (row_N == i).nonzero()[:, 0]

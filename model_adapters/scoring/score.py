@@ -126,7 +126,7 @@ def _greedy(model: ScoredModel, pairs: Sequence[ScoredPair], max_rows: int | Non
         )
         for row in loop:
             row.tag.is_greedy = row.response() == row.tag.answer
-            row.tag.greedy_turns = row.turn
+            row.tag.greedy_turns = row.forward
 
 
 @torch.no_grad()

@@ -308,7 +308,7 @@ def test_wrong_fields_are_one_line(fields, says):
     assert "\n" not in str(seen.value)
 
 
-@pytest.mark.parametrize(("given", "name"), [({"canvas": [5, 6]}, "canvas"), ({"end_turn": 2}, "end_turn")])
+@pytest.mark.parametrize(("given", "name"), [({"canvas": [5, 6]}, "canvas"), ({"end_forward": 2}, "end_forward")])
 def test_rows_start_and_end_with_whole_canvases(given, name):
     """A canvas does not hold what the network predicted for it before, which the next forward is conditioned on."""
     error = golden.error(FAMILY, Request("0", "generate", [5, 6], decoding=WAYS["published"], **given))

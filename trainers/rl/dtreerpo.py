@@ -97,7 +97,7 @@ class DTreeRPO(PolicyGradient):
     capabilities: ClassVar[Mapping[str, str]] = {
         **CAPABILITIES,
         "canvas": "go on from a partly decoded canvas",
-        "end_turn": "end an answer after a given forward",
+        "end_forward": "end an answer after a given forward",
     }
     training_defaults: ClassVar = {
         "adam_beta2": 0.99,

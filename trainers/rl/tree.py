@@ -200,8 +200,8 @@ class TreeRollouts(Rollouts):
             seed=key("branch", request.seed, branch),
             canvas=node.completion.tokens if node.completion is not None else None,
             start_step=(node.answer.end_step or 0) if node.answer is not None else 0,
-            start_turn=shape.turn(level, turns) if level else None,
-            end_turn=None if last else shape.turn(level + 1, turns),
+            start_forward=shape.turn(level, turns) if level else None,
+            end_forward=None if last else shape.turn(level + 1, turns),
         )
 
     def _by_tree(self, levels: Sequence[Sequence[Any]]) -> list[Any]:

@@ -275,8 +275,8 @@ def test_given_canvases_go_on_as_they_would_have(folder: Path) -> None:
 
         whole = ask()
         for turn in (1, 4, 5, 9):
-            part = ask(end_turn=turn)
-            rest = ask(canvas=part.tokens, start_step=part.end_step, start_turn=turn)
+            part = ask(end_forward=turn)
+            rest = ask(canvas=part.tokens, start_step=part.end_step, start_forward=turn)
             assert rest.tokens == whole.tokens, (family, turn)
 
 

@@ -54,7 +54,7 @@ def test_facts_of_an_opened_checkpoint(made: dict[str, Path], name: str, bos: in
     assert tok.bos_token_id == bos and model.loaded.prefix_id == (tok.eos_token_id if bos is None else bos)
     can = model.loaded.capabilities
     assert can.likelihood and can.rolling and can.row_keyed_randomness
-    assert not (can.trajectory or can.canvas or can.predictions or can.end_turn or can.logprobs)
+    assert not (can.trajectory or can.canvas or can.predictions or can.end_forward or can.logprobs)
 
 
 @pytest.mark.parametrize("name", ["llama", "gpt2"])

@@ -141,10 +141,10 @@ def test_a_planted_schedule_takes_as_many_forwards_as_it_says(accepted, monkeypa
 
 
 def test_rows_that_end_in_the_middle_and_memory_that_runs_out(monkeypatch):
-    """``end_turn`` counts steps; the rows that wait after memory ran out go on as they would have."""
+    """``end_forward`` counts steps; the rows that wait after memory ran out go on as they would have."""
     model = golden.model("sdar").loaded
     requests = [
-        Request(str(i), "generate", [5 + i, 6, 7, 8], decoding={"gen_length": 12, "draft_steps": d}, end_turn=e)
+        Request(str(i), "generate", [5 + i, 6, 7, 8], decoding={"gen_length": 12, "draft_steps": d}, end_forward=e)
         for i, e in enumerate((None, 3, 5, None))
         for d in (0, 3)
     ]

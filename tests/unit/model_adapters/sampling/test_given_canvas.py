@@ -59,7 +59,7 @@ def later(request: Request, tag: str, canvas: list[int], step: int, turn: int) -
         seed=request.seed,
         canvas=canvas,
         start_step=step,
-        start_turn=turn,
+        start_forward=turn,
     )
 
 
@@ -77,7 +77,7 @@ def test_a_row_that_goes_on_gives_the_same_tokens(family: str, way: str) -> None
     wanted, continued = {}, []
     for request in requests:
         blocks, whole = Blocks(family, request), ordinary[request.key]
-        for turn in range(1, whole.nfe // blocks.sampler.forwards_per_turn):
+        for turn in range(1, whole.nfe // blocks.sampler.passes_per_forward):
             canvas, step = blocks.start(whole.trajectory, turn)
             if "editing" in way and blocks.block(canvas.index(blocks.mask_id)) > 0:
                 break  # whether the block before is still edited cannot be seen from the canvas
@@ -86,7 +86,7 @@ def test_a_row_that_goes_on_gives_the_same_tokens(family: str, way: str) -> None
     assert len(continued) >= 3
     mixed = random.Random(2).sample([*continued, *requests], len(continued) + len(requests))
     result = golden.answers(family, mixed, 7)
-    per_turn = Blocks(family, requests[0]).sampler.forwards_per_turn
+    per_turn = Blocks(family, requests[0]).sampler.passes_per_forward
     for key, (whole, turn) in wanted.items():
         assert known(result[key], turn) == known(whole, turn), key
         assert result[key].nfe == result[key].reference_nfe == whole.nfe - turn * per_turn
@@ -194,7 +194,7 @@ def test_written_blocks_are_committed_like_the_prompt(family: str) -> None:
         ({"canvas": 3}, "canvas 3 is not a sequence"),
         ({"canvas": [1], "start_step": -1}, "start_step=-1 must be a whole number of at least 0"),
         ({"canvas": [1], "start_step": True}, "start_step=True must be a whole number"),
-        ({"canvas": [1], "start_turn": 1.5}, "start_turn=1.5 must be a whole number"),
+        ({"canvas": [1], "start_forward": 1.5}, "start_forward=1.5 must be a whole number"),
         ({"start_step": 2}, "start_step=2 goes on from a given canvas"),
         ({"canvas": [1], "start_step": 6}, "start_step=6 must be less than the 6 forwards of a block"),
         ({"canvas": [1], "rng": "reference", "temperature": 0.5}, "rng='reference'"),

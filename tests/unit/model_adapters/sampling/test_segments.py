@@ -25,10 +25,12 @@ def asked(family: str, fields: dict) -> list[Request]:
     ]
 
 
-def going_on(request: Request, answer: Generation, turn: int, end_turn: int | None) -> Request:
+def going_on(request: Request, answer: Generation, turn: int, end_forward: int | None) -> Request:
     """From the end of a segment to the next."""
     assert answer.end_step is not None
-    return replace(request, canvas=answer.tokens, start_step=answer.end_step, start_turn=turn, end_turn=end_turn)
+    return replace(
+        request, canvas=answer.tokens, start_step=answer.end_step, start_forward=turn, end_forward=end_forward
+    )
 
 
 @pytest.mark.parametrize(("family", "way"), WAYS_IN_SEGMENTS)
@@ -36,13 +38,13 @@ def test_a_path_in_segments_is_the_path_at_once(family: str, way: str) -> None:
     """Three segments of random lengths, beside rows that do not end, with the same seed: tokens, events, log-
     probabilities, predictions and forwards."""
     requests = asked(family, WAYS[family][way])
-    per_turn = golden.model(family).loaded.sampler(requests[0])[1].forwards_per_turn
+    per_turn = golden.model(family).loaded.sampler(requests[0])[1].passes_per_forward
     whole, rng = golden.answers(family, requests), random.Random(1)
     long = [request for request in requests if whole[request.key].nfe // per_turn >= 3]
     assert long
     ends = {r.key: sorted(rng.sample(range(1, whole[r.key].nfe // per_turn), 2)) for r in long}
     beside = [replace(r, key=f"{r.key} whole") for r in requests]
-    first = golden.answers(family, [*(replace(r, end_turn=ends[r.key][0]) for r in long), *beside], 5)
+    first = golden.answers(family, [*(replace(r, end_forward=ends[r.key][0]) for r in long), *beside], 5)
     second = golden.answers(family, [going_on(r, first[r.key], *ends[r.key]) for r in long], 4)
     third = golden.answers(family, [going_on(r, second[r.key], ends[r.key][1], None) for r in long], 3)
     for r in requests:
@@ -67,13 +69,13 @@ def test_a_segment_is_the_canvas_after_its_forward() -> None:
     request = Request("0", "generate", prompts("llada")[1], decoding=fields, seed=3)
     whole, mask_id = golden.answers("llada", [request])["0"], golden.model("llada").spec.mask_id
     order = [event.position for event in whole.trajectory]
-    for end_turn, step in ((1, 1), (2, 2), (3, 0), (4, 1)):
-        part = golden.answers("llada", [replace(request, end_turn=end_turn)])["0"]
-        written = order[:end_turn]
+    for end_forward, step in ((1, 1), (2, 2), (3, 0), (4, 1)):
+        part = golden.answers("llada", [replace(request, end_forward=end_forward)])["0"]
+        written = order[:end_forward]
         assert part.tokens == [token if i in written else mask_id for i, token in enumerate(whole.tokens)]
-        assert (part.end_step, part.residual_masks, part.nfe) == (step, 6 - end_turn, end_turn)
-    for end_turn in (6, 7):
-        part = golden.answers("llada", [replace(request, end_turn=end_turn)])["0"]
+        assert (part.end_step, part.residual_masks, part.nfe) == (step, 6 - end_forward, end_forward)
+    for end_forward in (6, 7):
+        part = golden.answers("llada", [replace(request, end_forward=end_forward)])["0"]
         assert (part.tokens, part.end_step, part.reference_nfe) == (whole.tokens, None, whole.reference_nfe)
 
 
@@ -81,7 +83,7 @@ def test_a_canvas_of_blocks_is_whole_blocks() -> None:
     """The last block of a block-causal response may reach beyond ``gen_length``; a segment has all of it."""
     fields = {"gen_length": 5, "block_length": 4, "remasking_strategy": "low_confidence_static", "denoising_steps": 4}
     request = Request("0", "generate", list(range(20, 26)), decoding=fields, seed=3)
-    part = golden.answers("sdar", [replace(request, end_turn=3)])["0"]
+    part = golden.answers("sdar", [replace(request, end_forward=3)])["0"]
     assert len(part.tokens) == 6
     assert (
         golden.answers("sdar", [going_on(request, part, 3, None)])["0"].tokens
@@ -91,7 +93,7 @@ def test_a_canvas_of_blocks_is_whole_blocks() -> None:
 
 def test_rows_of_other_seeds_go_on_apart_from_one_canvas() -> None:
     fields = {"gen_length": 8, "temperature": 1.5, "trajectory": True}
-    request = Request("0", "generate", prompts("llada")[2], decoding=fields, seed=3, end_turn=4)
+    request = Request("0", "generate", prompts("llada")[2], decoding=fields, seed=3, end_forward=4)
     part = golden.answers("llada", [request])["0"]
     later = [replace(going_on(request, part, 4, None), key=str(i), seed=50 + i) for i in range(6)]
     result = golden.answers("llada", later, 4)
@@ -103,16 +105,16 @@ def test_rows_of_other_seeds_go_on_apart_from_one_canvas() -> None:
 @pytest.mark.parametrize(
     ("family", "fields", "decoding", "says"),
     [
-        ("llada", {"end_turn": 0}, {}, "end_turn=0 must be a whole number above start_turn=0"),
-        ("llada", {"end_turn": 1.5}, {}, "end_turn=1.5 must be a whole number"),
+        ("llada", {"end_forward": 0}, {}, "end_forward=0 must be a whole number above start_forward=0"),
+        ("llada", {"end_forward": 1.5}, {}, "end_forward=1.5 must be a whole number"),
         (
             "llada",
-            {"end_turn": 2, "canvas": [1], "start_turn": 2},
+            {"end_forward": 2, "canvas": [1], "start_forward": 2},
             {},
-            "end_turn=2 must be a whole number above start_",
+            "end_forward=2 must be a whole number above start_",
         ),
-        ("llada", {"end_turn": 2}, {"rng": "reference", "temperature": 0.5}, "end_turn=2 with rng='reference'"),
-        ("llada21", {"end_turn": 2}, {"editing_threshold": 0.5}, "end_turn=2 with a strategy that edits"),
+        ("llada", {"end_forward": 2}, {"rng": "reference", "temperature": 0.5}, "end_forward=2 with rng='reference'"),
+        ("llada21", {"end_forward": 2}, {"editing_threshold": 0.5}, "end_forward=2 with a strategy that edits"),
     ],
 )
 def test_an_end_that_cannot_be_is_said_in_one_line(family: str, fields: dict, decoding: dict, says: str) -> None:
@@ -123,4 +125,4 @@ def test_an_end_that_cannot_be_is_said_in_one_line(family: str, fields: dict, de
 
 
 def test_a_model_says_whether_it_ends_rows() -> None:
-    assert golden.model("llada").loaded.capabilities.end_turn and not Capabilities().end_turn
+    assert golden.model("llada").loaded.capabilities.end_forward and not Capabilities().end_forward

@@ -64,7 +64,7 @@ class ScriptedTrees(ScriptedPolicy):
         leaf = place * group + sum(
             branch * math.prod(branches[level + 1 :]) for level, branch in enumerate(path)
         )  # of an inner node: its first leaf
-        answer, start, end = self.answers[leaf][0], request.start_turn or 0, request.end_turn or 4
+        answer, start, end = self.answers[leaf][0], request.start_forward or 0, request.end_forward or 4
         assert request.canvas is None or list(request.canvas) == [*answer[:start], *[MASK] * (4 - start)]
         tokens = [*answer[:end], *[MASK] * (4 - end)]
         events = [Event(n, "set", n, answer[n], 0.5, -0.7) for n in range(start, end)]

@@ -153,7 +153,7 @@ def test_a_child_goes_on_from_where_its_parent_ended(llada):
     """Two blocks of four forwards each: the levels end after 2, 5 and 8 forwards, the second one inside a block."""
     _, policy, _ = grown(llada, fields={"block_length": 4})
     for batch, (step, start, end) in zip(policy.batches, ((0, None, 2), (2, 2, 5), (1, 5, None)), strict=True):
-        assert {(r.start_step, r.start_turn, r.end_turn) for r in batch} == {(step, start, end)}
+        assert {(r.start_step, r.start_forward, r.end_forward) for r in batch} == {(step, start, end)}
     assert policy.nfe == 2 * (2 * 2 + 4 * 3 + 8 * 3)
 
 
@@ -252,7 +252,7 @@ def test_what_the_sampler_cannot_do_is_refused_before_the_training(llada):
         capabilities=Capabilities(trajectory=True, logprobs=True, row_keyed_randomness=True, canvas=True),
         spec=llada.spec,
     )
-    with pytest.raises(UsageError, match=r"can end an answer after a given forward \(capability 'end_turn'\)"):
+    with pytest.raises(UsageError, match=r"can end an answer after a given forward \(capability 'end_forward'\)"):
         checked(blind)
 
 

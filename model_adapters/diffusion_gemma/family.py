@@ -13,12 +13,12 @@ from pydantic import Field, model_validator
 from dare_bench.errors import DecodingError, PromptError
 from dare_bench.model_adapters.diffusion_gemma.likelihood import EncoderLaw
 from dare_bench.model_adapters.diffusion_gemma.network import DiffusionGemmaForBlockDiffusion
+from dare_bench.model_adapters.diffusion_gemma.renoise import Renoise
 from dare_bench.model_adapters.family import Family, SamplerFields, SpecialIds
 from dare_bench.model_adapters.fields import Count, NaturalNumber
 from dare_bench.model_adapters.sampling.attention import CACHES, AttentionPolicy
 from dare_bench.model_adapters.sampling.reference import ReferencePolicy
 from dare_bench.model_adapters.sampling.sampler import Sampler
-from dare_bench.model_adapters.sampling.strategies.renoise import Renoise
 from dare_bench.model_adapters.sampling.tokens import TokenPolicy
 from dare_bench.types import Decoding, ModelSpec
 

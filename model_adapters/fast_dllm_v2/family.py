@@ -13,13 +13,13 @@ from dare_bench.model_adapters.chatml import CHAT_TEMPLATE
 from dare_bench.model_adapters.family import Family, SamplerFields
 from dare_bench.model_adapters.fast_dllm_v2.likelihood import FastDLLMLaw
 from dare_bench.model_adapters.fast_dllm_v2.network import Fast_dLLM_QwenForCausalLM
+from dare_bench.model_adapters.fast_dllm_v2.sub_blocks import SubBlockCache, SubBlocks
 from dare_bench.model_adapters.fields import Count, Probability, TopP, divisors
-from dare_bench.model_adapters.sampling.attention import CACHES, AttentionPolicy, SubBlockCache
+from dare_bench.model_adapters.sampling.attention import CACHES, AttentionPolicy
 from dare_bench.model_adapters.sampling.reference import ReferencePolicy
 from dare_bench.model_adapters.sampling.sampler import Sampler
 from dare_bench.model_adapters.sampling.strategies.dynamic import Dynamic
 from dare_bench.model_adapters.sampling.strategies.first_token import FirstToken
-from dare_bench.model_adapters.sampling.strategies.sub_blocks import SubBlocks
 from dare_bench.model_adapters.sampling.tokens import TokenPolicy
 from dare_bench.types import ModelSpec
 

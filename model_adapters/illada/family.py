@@ -13,11 +13,11 @@ from pydantic import Field, model_validator
 
 from dare_bench.model_adapters.family import SpecialIds
 from dare_bench.model_adapters.fields import NaturalNumber
+from dare_bench.model_adapters.illada.end_think import EndThink
 from dare_bench.model_adapters.illada.likelihood import ILLaDALaw
 from dare_bench.model_adapters.illada.network import ILLaDAForCausalLM
 from dare_bench.model_adapters.llada.family import LLaDA, LLaDADecoding
-from dare_bench.model_adapters.sampling.attention import GROWING
-from dare_bench.model_adapters.sampling.end_think import EndThink
+from dare_bench.model_adapters.sampling.attention import CachePolicy, Row
 from dare_bench.model_adapters.sampling.sampler import Sampler
 from dare_bench.types import ModelSpec
 
@@ -67,6 +67,16 @@ class ILLaDADecoding(LLaDADecoding):
         return self.steps if self.variable_length else super().steps_per_block
 
 
+class GrowingCanvas(CachePolicy):
+    """The masks behind the block are not there (``var_generate``), and guidance hides all that is before it."""
+
+    def window(self, row: Row) -> tuple[int, int]:
+        return 0, row.stop
+
+    def hidden(self, row: Row) -> int:
+        return row.begin
+
+
 class ILLaDA(LLaDA):
     """GSAI-ML/iLLaDA-8B-Base and -Instruct."""
 
@@ -93,13 +103,13 @@ class ILLaDA(LLaDA):
         assert isinstance(d, ILLaDADecoding)
         if d.end_think_logit_boost > 0 and max(d.end_think_token_ids or ()) < spec.vocab_size:
             ids = d.end_think_token_ids or ()
-            sampler = replace(sampler, end_think=EndThink(ids, d.end_think_logit_boost, d.end_think_boost_power))
+            sampler = replace(sampler, logits_rule=EndThink(ids, d.end_think_logit_boost, d.end_think_boost_power))
         if not d.variable_length:
             return sampler
         stops = d.early_stop is not False and d.text_after_eos == "cut"
         return replace(
             sampler,
-            attention=replace(sampler.attention, cache=GROWING),
+            attention=replace(sampler.attention, cache=GrowingCanvas()),
             reference=replace(sampler.reference, count="blocks"),
             stopping=replace(sampler.stopping, early_stop=stops),
         )

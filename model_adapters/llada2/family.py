@@ -15,6 +15,7 @@ from pydantic import Field, model_validator
 from dare_bench.errors import DecodingError
 from dare_bench.model_adapters.family import EDIT_IDS, Family, SamplerFields
 from dare_bench.model_adapters.fields import Count, NaturalNumber, Probability, TopP
+from dare_bench.model_adapters.llada2.levenshtein import ALTERNATIVES, Levenshtein
 from dare_bench.model_adapters.llada2.network import LLaDA2MoeModelLM
 from dare_bench.model_adapters.llada2.template import CHAT_TEMPLATE
 from dare_bench.model_adapters.sampling.attention import CACHES, AttentionPolicy
@@ -23,7 +24,6 @@ from dare_bench.model_adapters.sampling.sampler import Sampler
 from dare_bench.model_adapters.sampling.strategies import Strategy
 from dare_bench.model_adapters.sampling.strategies.dynamic import Dynamic
 from dare_bench.model_adapters.sampling.strategies.edit import Edit
-from dare_bench.model_adapters.sampling.strategies.levenshtein import ALTERNATIVES, Levenshtein
 from dare_bench.model_adapters.sampling.tokens import TokenPolicy
 from dare_bench.types import Decoding, ModelSpec
 

@@ -85,38 +85,6 @@ class ExactCache(CachePolicy):
         return row.pages.slots[: self.window(row)[0]]
 
 
-@dataclass(frozen=True)
-class SubBlockCache(ExactCache):
-    """Fast-dLLM v2's use_block_cache: the keys and values of the block's other sub-blocks of ``length`` tokens are
-    kept, too, and become stale. They are computed again while the first token of the sub-block is a mask."""
-
-    approximate = follows_canvas = True
-
-    length: int
-
-    def _inside(self, row: Row) -> tuple[int, int] | None:
-        """The columns of the first sub-block with masks, where the next forward computes nothing else."""
-        masked = (row.canvas[row.begin : row.stop] == row.mask_id).nonzero()[:, 0]
-        low = row.begin + int(masked[0]) // self.length * self.length
-        kept = row.pages.block_begin == row.begin and row.canvas[low] != row.mask_id
-        return (low, low + self.length) if kept else None
-
-    def window(self, row: Row) -> tuple[int, int]:
-        return self._inside(row) or super().window(row)
-
-    def writes(self, row: Row) -> tuple[int, int]:
-        keeps = self._inside(row) is None and row.canvas[row.begin] != row.mask_id
-        return row.pages.columns, row.stop if keeps else row.begin
-
-    def reads(self, row: Row) -> Tensor:
-        inside = self._inside(row)
-        if inside is None:
-            return super().reads(row)
-        low, high = (column - row.begin for column in inside)
-        slots = row.pages.block_slots
-        return torch.cat([row.pages.slots, slots[:low], slots[high:]])
-
-
 class CleanCache(CachePolicy):
     """A clean prefix, which attends causally: the tokens before a block never change, and are committed with the
     block's first forward."""
@@ -170,18 +138,7 @@ class DualCache(PrefixCache):
         return torch.cat([slots[: row.begin], slots[row.stop :]])
 
 
-class GrowingCanvas(CachePolicy):
-    """The masks behind the block are not there (iLLaDA's var_generate), and guidance hides all that is before it."""
-
-    def window(self, row: Row) -> tuple[int, int]:
-        return 0, row.stop
-
-    def hidden(self, row: Row) -> int:
-        return row.begin
-
-
 NO_CACHE = CachePolicy()
-GROWING = GrowingCanvas()
 CACHES: Mapping[str, CachePolicy] = {
     "none": NO_CACHE,
     "exact": ExactCache(),

@@ -49,7 +49,7 @@ class ActiveRows:
         self.at, self.lengths = device, [len(state.canvas) for state in self.states]
         self.replayed = any(sampler.replays for sampler in samplers)
         noised = any(sampler.uniform_noise for sampler in samplers)
-        fixed = all(kind.strategy.static and kind.end_think is None for kind in kinds)
+        fixed = all(kind.strategy.static and kind.logits_rule is None for kind in kinds)
         static = fixed and not self.replayed and not noised
         self.sizes = sizes if static else None
         """If packs are filled with null rows and tokens."""

@@ -140,8 +140,8 @@ class DeviceState:
 
         def group(sampler: Sampler, at_N: Tensor | None) -> Group:
             at, logits = (positions, logits_NV) if at_N is None else (positions.only(at_N), logits_NV[at_N])
-            if sampler.end_think is not None:
-                logits = sampler.end_think.added(logits, at, self.canvas_T, self.rows)
+            if sampler.logits_rule is not None:
+                logits = sampler.logits_rule.changed(logits, at, self.canvas_T, self.rows)
             draws = Drawn.of(sampler, at, self.rows, logits.shape[1]) if sampler.replays else COUNTER
             return Group(sampler, logits, at, draws, at_N, memories)
 

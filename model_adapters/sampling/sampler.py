@@ -2,17 +2,28 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable
+from collections.abc import Hashable, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from math import ceil
+from typing import Protocol
 
-from dare_bench.model_adapters.sampling.attention import AttentionPolicy
-from dare_bench.model_adapters.sampling.end_think import EndThink
+from torch import Tensor
+
+from dare_bench.model_adapters.sampling.attention import AttentionPolicy, Row
+from dare_bench.model_adapters.sampling.records import Positions
 from dare_bench.model_adapters.sampling.reference import ReferencePolicy
 from dare_bench.model_adapters.sampling.stopping import StoppingPolicy
 from dare_bench.model_adapters.sampling.strategies import Strategy
 from dare_bench.model_adapters.sampling.tokens import TokenPolicy
+
+
+class LogitsRule(Protocol):
+    """A rule that changes logits before tokens are proposed; it reads the canvases on the host."""
+
+    def changed(self, logits_NV: Tensor, positions: Positions, canvas_T: Tensor, rows: Sequence[Row]) -> Tensor:
+        """Other logits. ``canvas_T``: the concatenated canvases of ``rows``."""
+        ...
 
 
 @dataclass(frozen=True)
@@ -36,8 +47,7 @@ class Sampler:
     """What stands in the place of an empty prompt, and begins its answer."""
     approximate: bool = False
     """Not the family's published sampler: tier A."""
-    end_think: EndThink | None = None
-    """Makes the end of thinking likelier."""
+    logits_rule: LogitsRule | None = None
     uniform_noise: bool = False
     """Is the network shown a random token for each open position, and not a mask?"""
     draft_steps: int = 0
@@ -70,7 +80,7 @@ class Sampler:
     @cached_property
     def decision(self) -> Hashable:
         """Rows with an equal value are decided by the same tensor operations."""
-        return self.strategy.decision, self.tokens, self.reference, self.record_near_tie, self.end_think
+        return self.strategy.decision, self.tokens, self.reference, self.record_near_tie, self.logits_rule
 
     @property
     def passes_per_forward(self) -> int:

@@ -9,6 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from dare_bench.diffusion.rng import Draw, uniform
+from dare_bench.model_adapters.fast_dllm_v2.sub_blocks import SubBlocks
 from dare_bench.model_adapters.sampling.draws import inverse_cdf
 from dare_bench.model_adapters.sampling.published import topk_choice
 from dare_bench.model_adapters.sampling.ranking import rank
@@ -27,7 +28,6 @@ from dare_bench.model_adapters.sampling.strategies.factor import Factor
 from dare_bench.model_adapters.sampling.strategies.quota import Quota, even_schedule
 from dare_bench.model_adapters.sampling.strategies.rcr import Rcr
 from dare_bench.model_adapters.sampling.strategies.sequential import Sequential
-from dare_bench.model_adapters.sampling.strategies.sub_blocks import SubBlocks
 from dare_bench.model_adapters.sampling.strategies.threshold import Threshold
 from dare_bench.model_adapters.sampling.tokens import TokenPolicy, propose
 

@@ -24,7 +24,7 @@ class EndThink:
     boost: float
     power: float
 
-    def added(self, logits_NV: Tensor, positions: Positions, canvas_T: Tensor, rows: Sequence[Row]) -> Tensor:
+    def changed(self, logits_NV: Tensor, positions: Positions, canvas_T: Tensor, rows: Sequence[Row]) -> Tensor:
         """The logits with the boost. ``canvas_T``: the concatenated canvases of ``rows``."""
         logits_NV = logits_NV.clone()
         canvases = canvas_T[: sum(positions.lengths)].cpu().split(list(positions.lengths))

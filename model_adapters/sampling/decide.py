@@ -21,7 +21,7 @@ from dare_bench.model_adapters.sampling.tokens import propose
 
 
 @dataclass(frozen=True)
-class Group:
+class DecisionGroup:
     """The open positions of rows with an equal ``Sampler.decision``, which are decided together. ``at_N``: their
     indices among all open positions (None: they are all). ``memories``: what a strategy that remembers kept of each
     row's block before this forward."""
@@ -49,7 +49,7 @@ class Group:
         return group.select(group.propose(nudge))
 
 
-def joined(groups: Sequence[Group], decisions: Sequence[Decision], positions: Positions) -> Decision:
+def joined(groups: Sequence[DecisionGroup], decisions: Sequence[Decision], positions: Positions) -> Decision:
     """The decisions of all groups as one."""
     if len(decisions) == 1 and groups[0].at_N is None:
         return decisions[0]

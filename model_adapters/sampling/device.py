@@ -13,7 +13,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from dare_bench.model_adapters.sampling.decide import Group
+from dare_bench.model_adapters.sampling.decide import DecisionGroup
 from dare_bench.model_adapters.sampling.draws import COUNTER
 from dare_bench.model_adapters.sampling.guidance import guided_where
 from dare_bench.model_adapters.sampling.packing import Candidates, Pack
@@ -133,17 +133,17 @@ class DeviceState:
         at_N = live_N.nonzero()[:, 0]
         return positions.only(at_N), at_N
 
-    def groups(self, logits_NV: Tensor, positions: Positions, c: Candidates | None = None) -> list[Group]:
+    def groups(self, logits_NV: Tensor, positions: Positions, c: Candidates | None = None) -> list[DecisionGroup]:
         """The open positions, of the candidates ``c`` or all, by what decides them."""
         assert self.pack is not None
         memories = [row.memory for row in self.rows]
 
-        def group(sampler: Sampler, at_N: Tensor | None) -> Group:
+        def group(sampler: Sampler, at_N: Tensor | None) -> DecisionGroup:
             at, logits = (positions, logits_NV) if at_N is None else (positions.only(at_N), logits_NV[at_N])
             if sampler.logits_rule is not None:
                 logits = sampler.logits_rule.changed(logits, at, self.canvas_T, self.rows)
             draws = Drawn.of(sampler, at, self.rows, logits.shape[1]) if sampler.replays else COUNTER
-            return Group(sampler, logits, at, draws, at_N, memories)
+            return DecisionGroup(sampler, logits, at, draws, at_N, memories)
 
         if len(self.kinds) == 1:
             return [group(self.kinds[0], None)]

@@ -8,7 +8,7 @@ Only steady forwards have frames: those of static shape that write no cache, wit
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Iterator
+from collections.abc import Callable, Hashable
 from dataclasses import fields, replace
 from functools import partial
 from typing import Any, Protocol
@@ -26,7 +26,9 @@ from dare_bench.model_adapters.sampling.drafts import Drafts
 from dare_bench.model_adapters.sampling.packing import Candidates, First, Pack
 from dare_bench.model_adapters.sampling.records import Decision, Positions
 from dare_bench.model_adapters.sampling.ties import NearTies
+from dare_bench.model_adapters.sampling.upload import mapped, tensors_of
 
+PARTS = (DeviceState, NearTies, Drafts, Pack, Candidates, First, PaddedView, View)
 Result = tuple[Positions, Decision]
 Step = Callable[[DeviceState, Any], Result]
 Forward = Callable[[], Result]
@@ -110,7 +112,7 @@ class Frames:
     def _key(self, state: DeviceState, view: PaddedView) -> Hashable:
         """All that the operations of a forward depend on, besides the contents of its tensors."""
         assert state.pack is not None
-        shapes = tuple((name, x.shape, x.dtype) for name, x in _tensors(state, view))
+        shapes = tuple((name, x.shape, x.dtype) for name, x in _tensors(state, view).items())
         kinds = tuple(sampler.decision for sampler in state.kinds)
         weights = tuple(weight.data_ptr() for weight in self.network.parameters()) if self.capture else ()
         eos_ids = None if state.ties is None else state.ties.eos_ids
@@ -134,12 +136,11 @@ class Frame:
         assert pack is not None
         self.arch = network.arch
         gathered: dict[str, tuple[Tensor, Tensor]] | None = None if view.view.reads_RE is None else {}
-        self.view = replace(_copied(view), view=replace(_copied(view.view), gathered=gathered))
+        copy, copied_view = _copied([state, view])
+        self.view = replace(copied_view, view=replace(copied_view.view, gathered=gathered))
         plan = Plan((pack.plan.tokens,))  # without the rows, which differ: attention knows them from the view alone
         plan.once(("padded", state.canvas_T.device), lambda: self.view)
-        parts: dict[str, Any] = {f.name: _copied(getattr(state, f.name)) for f in fields(DeviceState)}
-        parts["pack"] = replace(_copied(pack), plan=plan, commits=())
-        self.state = DeviceState(**{**parts, "rows": []})
+        self.state: DeviceState = replace(copy, pack=replace(copy.pack, plan=plan, commits=()), rows=[])
         self.lent_to: ReferenceType[DeviceState] = ref(state)
         self.forward: Forward = partial(step, self.state, network)
 
@@ -148,9 +149,10 @@ class Frame:
         before, self.lent_to = self.lent_to(), ref(state)
         if before is not None and before is not state:  # of another loop, which goes on later
             self._give_back(before)
-        for (_, own), (_, given) in zip(_tensors(self.state, self.view), _tensors(state, view), strict=True):
-            if own is not given:
-                own.copy_(given)
+        given = _tensors(state, view)
+        for name, own in _tensors(self.state, self.view).items():
+            if own is not given[name]:
+                own.copy_(given[name])
         for (mine, name), (other, _) in zip(_own(self.state), _own(state), strict=True):
             setattr(other, name, getattr(mine, name))
         self._repeat_mask()
@@ -205,17 +207,9 @@ def padded_view(state: DeviceState) -> PaddedView:
     return state.pack.plan.padded(state.canvas_T.device)
 
 
-def _tensors(state: DeviceState, view: PaddedView) -> Iterator[tuple[str, Tensor]]:
+def _tensors(state: DeviceState, view: PaddedView) -> dict[str, Tensor]:
     """All tensors that a forward reads, by name, besides cached keys and values."""
-    pack = state.pack
-    assert pack is not None
-    first = None if pack.first is None else pack.first.candidates
-    for part in (state, state.ties, state.drafts, pack, pack.candidates, pack.first, first, view, view.view):
-        for f in fields(part) if part is not None else ():
-            if isinstance(tensor := getattr(part, f.name), Tensor):
-                yield f"{type(part).__name__}.{f.name}", tensor
-    groups = [*pack.candidates.groups, *(first.groups if first else ())]
-    yield from ((f"group {i}", group_n) for i, group_n in enumerate(groups))
+    return tensors_of([state, view], PARTS)
 
 
 def _own(state: DeviceState) -> list[tuple[Any, str]]:
@@ -224,12 +218,6 @@ def _own(state: DeviceState) -> list[tuple[Any, str]]:
     return [(part, f.name) for part in parts for f in fields(part) if isinstance(getattr(part, f.name), Tensor)]
 
 
-def _copied(x: Any) -> Any:
-    """A copy with tensors of its own."""
-    if isinstance(x, Tensor):
-        return x.clone()
-    if isinstance(x, list):
-        return [_copied(item) for item in x]
-    if isinstance(x, NearTies | Drafts | Pack | Candidates | First | PaddedView | View):
-        return replace(x, **{f.name: _copied(getattr(x, f.name)) for f in fields(x) if f.init})
-    return x
+def _copied(record: Any) -> Any:
+    """A record with tensors of its own."""
+    return mapped(record, PARTS, lambda _, x: x.clone())

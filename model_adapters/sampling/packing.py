@@ -6,7 +6,7 @@ Shape letters: T packed tokens, R rows, N candidates.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, replace
 from itertools import accumulate
 from typing import Any
 
@@ -19,7 +19,7 @@ from dare_bench.model_adapters.backbone.cache import KVStore
 from dare_bench.model_adapters.sampling.buckets import LEAST_ROW, LEAST_TOKENS, MANY_TOKENS, Sizes, bucket
 from dare_bench.model_adapters.sampling.pages import CachePage, PagePool, page_sizes
 from dare_bench.model_adapters.sampling.state import RowState
-from dare_bench.model_adapters.sampling.upload import upload
+from dare_bench.model_adapters.sampling.upload import mapped, tensors_of, upload
 
 
 @dataclass(frozen=True)
@@ -200,8 +200,8 @@ class Packer:
     def _first(self, candidates: Candidates) -> First:
         """The candidates of rows' first states."""
         index_N = (torch.tensor([row.depth for row in self.rows])[candidates.row_N] == 0).nonzero()[:, 0]
-        tensors: dict[str, Any] = {name: x_N[index_N] for name, x_N in _tensors(candidates).items()}
-        first = replace(candidates, **tensors, groups=self._groups(candidates.row_N[index_N]))
+        first = mapped(replace(candidates, groups=[]), (Candidates,), lambda _, x_N: x_N[index_N])
+        first = replace(first, groups=self._groups(first.row_N))
         size_N = torch.bincount(first.row_N, minlength=len(self.rows))[first.row_N]
         if self.sizes is not None:
             first = self._filled(first, 1, self.sizes, "first")
@@ -212,12 +212,11 @@ class Packer:
     def _filled(self, candidates: Candidates, tokens: int, sizes: Sizes, name: str) -> Candidates:
         """With candidates that are never open, of the last null row, at the last of the rows' ``tokens`` tokens."""
         missing = sizes.grown(name, len(candidates.at_N)) - len(candidates.at_N)
-        null = {"at_N": tokens - 1, "source_N": tokens - 1, "place_N": self.total, "row_N": self.slots - 1}
-        null["copy_N"] = 2 * tokens - 1
-        filled: dict[str, Any] = {
-            name: pad(x_N, (0, missing), value=null.get(name, 0)) for name, x_N in _tensors(candidates).items()
-        }
-        return replace(candidates, **filled, width=sizes.grown("width", candidates.width))
+        null = {".at_N": tokens - 1, ".source_N": tokens - 1, ".place_N": self.total, ".row_N": self.slots - 1}
+        null[".copy_N"] = 2 * tokens - 1
+        groups, bare = candidates.groups, replace(candidates, groups=[])
+        filled = mapped(bare, (Candidates,), lambda of, x_N: pad(x_N, (0, missing), value=null.get(of, 0)))
+        return replace(filled, groups=groups, width=sizes.grown("width", candidates.width))
 
     def _masks_outside(self, spans: Sequence[tuple[int, int]]) -> Tensor:
         """Masks of each row's block outside of its window; there are none but in windows that follow the canvas."""
@@ -288,27 +287,14 @@ class Packer:
 
 def _uploaded(pack: Pack, device: torch.device) -> Pack:
     """A pack with its tensors on the device, by one copy."""
-    plan, candidates, cached = pack.plan, pack.candidates, pack.plan.cached
-    parts: dict[str, Any] = {"pack": pack, "candidates": candidates, "cached": cached}
-    if pack.first is not None:
-        parts |= {"first": pack.first, "of_first": pack.first.candidates}
-    host = {f"{of}.{name}": x for of, part in parts.items() if part for name, x in _tensors(part).items()}
-    host |= {f"plan.{name}": x for name, x in plan.tables().items()}
-    host |= {f"group.{i}": x for i, x in enumerate(candidates.groups)}
-    host |= {f"first_group.{i}": x for i, x in enumerate(pack.first.candidates.groups if pack.first else ())}
-    there = upload(host, device)
-
-    def part(of: str) -> dict[str, Any]:
-        return {name.partition(".")[2]: x for name, x in there.items() if name.startswith(f"{of}.")}
-
-    plan = replace(plan, cached=cached and replace(cached, **part("cached")))
-    plan.place(part("plan"), device)
-    candidates = replace(candidates, **part("candidates"), groups=[*part("group").values()])
-    first = pack.first
-    if first is not None:
-        of_first = replace(first.candidates, **part("of_first"), groups=[*part("first_group").values()])
-        first = replace(first, candidates=of_first, **part("first"))
-    return replace(pack, plan=plan, candidates=candidates, first=first, **part("pack"))
+    plan, kinds = pack.plan, (Pack, Candidates, First, Cached)
+    record = [pack, plan.cached]
+    host, tables = tensors_of(record, kinds), plan.tables()
+    there = upload({**host, **tables}, device)
+    pack, cached = mapped(record, kinds, lambda name, _: there[name])
+    plan = replace(plan, cached=cached)
+    plan.place({name: there[name] for name in tables}, device)
+    return replace(pack, plan=plan)
 
 
 def _repeated(values: Sequence[int], counts: Sequence[int]) -> Tensor:
@@ -320,8 +306,3 @@ def _without_reads(cached: Cached | None, rows: int) -> Cached | None:
     """With so many rows behind the others that read nothing."""
     nothing = torch.zeros(0, dtype=torch.long)
     return cached and replace(cached, slots=(*cached.slots, *[nothing] * rows))
-
-
-def _tensors(record: Any) -> dict[str, Tensor]:
-    """Its tensors by name."""
-    return {f.name: x for f in fields(record) if isinstance(x := getattr(record, f.name), Tensor)}

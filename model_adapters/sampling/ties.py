@@ -15,7 +15,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from dare_bench.model_adapters.sampling.decide import Group
+from dare_bench.model_adapters.sampling.decide import DecisionGroup
 from dare_bench.model_adapters.sampling.nudges import Nudge, against_others
 from dare_bench.model_adapters.sampling.records import Decision, Offer, Positions
 
@@ -25,7 +25,7 @@ matter: both are written, and by Bonferroni's inequality neither can make the ot
 conditional probabilities are consistent."""
 
 
-def near_ties(group: Group, offer: Offer, decision: Decision) -> Tensor:
+def near_ties(group: DecisionGroup, offer: Offer, decision: Decision) -> Tensor:
     """Rows for which the decision is another one on moved logits, bool [R]."""
     token_N, greedy = offer.token_N, group.sampler.tokens.greedy
     up_N = torch.where(decision.written_N, -1.0, 1.0)
@@ -56,7 +56,7 @@ class NearTies:
     cut_R: Tensor
     end_R: Tensor
 
-    def observe(self, groups: Sequence[Group], offers: Sequence[Offer], decisions: Sequence[Decision]) -> None:
+    def observe(self, groups: Sequence[DecisionGroup], offers: Sequence[Offer], decisions: Sequence[Decision]) -> None:
         """Note the near ties of a forward; nothing is changed if memory runs out."""
         records = list(zip(groups, offers, decisions, strict=True))
         near = [near_ties(*record) if record[0].sampler.record_near_tie else False for record in records]

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from dare_bench.diffusion.rng import Draw, uniform
-from dare_bench.model_adapters.sampling.decide import Group
+from dare_bench.model_adapters.sampling.decide import DecisionGroup
 from dare_bench.model_adapters.sampling.packing import Candidates, Pack
 from dare_bench.model_adapters.sampling.records import Decision, Offer
 from dare_bench.model_adapters.sampling.state import RowState
@@ -62,7 +62,7 @@ class SoftPredictions:
     def of(self, pack: Pack) -> Tensor:
         return self.soft_TD if pack.index_T is None else self.soft_TD[pack.index_T]
 
-    def observe(self, groups: Sequence[Group], offers: Sequence[Offer], decisions: Sequence[Decision]) -> None:
+    def observe(self, groups: Sequence[DecisionGroup], offers: Sequence[Offer], decisions: Sequence[Decision]) -> None:
         """Keep what a forward predicts at the open positions, at each sampler's temperature."""
         soft = []
         for group in groups:

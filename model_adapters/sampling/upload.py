@@ -1,8 +1,10 @@
-"""Tensors of the host on a device, in one copy: each copy costs a launch, however small it is."""
+"""Tensors of records, and of the host on a device in one copy: each copy costs a launch, however small it is."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from dataclasses import fields, replace
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -28,3 +30,24 @@ def upload(tensors: Mapping[str, Tensor], device: torch.device) -> dict[str, Ten
         name: there[starts[name] : starts[name] + len(flat[name])].view(x.dtype).view(x.shape)
         for name, x in tensors.items()
     }
+
+
+def mapped(record: Any, kinds: tuple[type, ...], change: Callable[[str, Tensor], Tensor], name: str = "") -> Any:
+    """A record with other tensors, each of which ``change`` makes of its name and the one before; those in its lists
+    and in dataclasses of these kinds included."""
+    if isinstance(record, Tensor):
+        return change(name, record)
+    if isinstance(record, list):
+        return [mapped(item, kinds, change, f"{name}.{i}") for i, item in enumerate(record)]
+    if not isinstance(record, kinds):
+        return record
+    dataclass: Any = record
+    parts = {f.name: getattr(dataclass, f.name) for f in fields(dataclass) if f.init}
+    return replace(dataclass, **{part: mapped(x, kinds, change, f"{name}.{part}") for part, x in parts.items()})
+
+
+def tensors_of(record: Any, kinds: tuple[type, ...]) -> dict[str, Tensor]:
+    """The tensors of a record by name, as :func:`mapped` finds them."""
+    found: dict[str, Tensor] = {}
+    mapped(record, kinds, lambda name, x: found.setdefault(name, x))
+    return found

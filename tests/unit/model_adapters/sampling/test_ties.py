@@ -11,7 +11,7 @@ from decisions import open_positions
 
 from dare_bench.errors import DecodingError
 from dare_bench.model_adapters.sampling import nudges, ties
-from dare_bench.model_adapters.sampling.decide import Group
+from dare_bench.model_adapters.sampling.decide import DecisionGroup
 from dare_bench.model_adapters.sampling.sampler import Sampler
 from dare_bench.model_adapters.sampling.strategies.dynamic import Dynamic
 from dare_bench.model_adapters.sampling.strategies.entropy_bound import EntropyBound
@@ -26,7 +26,7 @@ FLOAT64 = TokenPolicy(confidence_float64=True)
 
 def group(logits_NV, strategy, quota=1, policy=FLOAT64, **at):
     sampler = Sampler(len(logits_NV), len(logits_NV), strategy, tokens=policy, record_near_tie=True)
-    return Group(sampler, logits_NV, open_positions([0] * len(logits_NV), [quota], **at))
+    return DecisionGroup(sampler, logits_NV, open_positions([0] * len(logits_NV), [quota], **at))
 
 
 def decide(*args, **fields):
@@ -106,7 +106,7 @@ def test_a_drawn_token_whose_place_is_at_the_edge_of_another():
     key_N = torch.arange(rows)
     at = open_positions(key_N.tolist(), [1] * rows, key_R=key_N, position_N=key_N * 0)
     sampler = Sampler(1, 1, Quota(), tokens=policy, record_near_tie=True)
-    made = Group(sampler, logits, at)
+    made = DecisionGroup(sampler, logits, at)
     offer = made.propose()
     near_R = ties.near_ties(made, offer, made.select(offer))
 

@@ -143,7 +143,7 @@ class NativeModel(ScoredModel):
     ) -> Iterator[Sample]:
         """Answer generate requests; samples come back as each finishes.
 
-        Rows whose mask id or grid differs from that of the rows before them (overridden in a request) run in a
+        Rows whose mask id, grid or shift differs from that of the rows before them (overridden in a request) run in a
         separate loop.
         """
         rejected: list[Sample] = []
@@ -265,11 +265,13 @@ def drain(rejected: list[Sample]) -> Iterator[Sample]:
 
 
 def _alike(rows: Iterator[RowState]) -> Iterator[tuple[RowState, Iterator[RowState]]]:
-    """Split a stream of rows where the mask id or the grid of attention changes, pulling no further than needed."""
+    """Split a stream of rows where the mask id, the grid of attention or the token that a state predicts changes,
+    pulling no further than needed."""
     following: list[RowState] = []
 
-    def kind(row: RowState) -> tuple[int, int]:
-        return row.mask_id, row.sampler.block_length if row.sampler.attention.causal else 0
+    def kind(row: RowState) -> tuple[int, int, bool]:
+        attention = row.sampler.attention
+        return row.mask_id, row.sampler.block_length if attention.causal else 0, attention.predicts_next
 
     def same(first: RowState) -> Iterator[RowState]:
         yield following.pop()

@@ -13,7 +13,7 @@ from graph_stand_in import RecordedGraphs
 
 import dare_bench
 from dare_bench.errors import DecodingError, PromptError, UsageError
-from dare_bench.model_adapters.sampling import device
+from dare_bench.model_adapters.sampling import loop
 from dare_bench.model_adapters.sampling.frames import Frames
 from dare_bench.model_adapters.sampling.strategies.quota import linear_schedule
 
@@ -187,6 +187,16 @@ def test_batches_draws_and_backends_change_nothing(folder: Path, family: str, at
     assert drawn[0] == drawn[1] != [a.tokens for a in alone]
 
 
+@pytest.mark.parametrize("attention", ["sdpa", "padded"])
+@pytest.mark.parametrize("family", ["a2d_mdlm", "a2d_bd3lm"])
+def test_drafts_change_nothing(folder: Path, family: str, attention: str) -> None:
+    several, model = prompts(8, 9, 3, 14), opened(folder, family, attention=attention, pad_id=5)
+    for fields in ({}, {"right_shift_logits": True}, {"cfg_scale": 1.0}):
+        settings = {"gen_length": 14, "block_length": 4, "steps": 14, "max_rows": 3, **fields, **CALM}
+        wanted = [a.tokens for a in model.generate(several, **settings)]
+        assert [a.tokens for a in model.generate(several, draft_steps=2, **settings)] == wanted
+
+
 @pytest.mark.parametrize("fields", [{}, {"right_shift_logits": True}, {"cfg_scale": 1.0}], ids=str)
 @pytest.mark.parametrize("family", ["a2d_mdlm", "a2d_bd3lm"])
 def test_captured_steps_answer_as_others(folder: Path, family: str, fields: dict[str, Any]) -> None:
@@ -226,6 +236,23 @@ def test_bd3lm_does_not_see_padding_that_it_wrote(folder: Path, reference: Refer
     assert model.generate([prompt], cache="none", **fields)[0].tokens == plain
 
 
+@pytest.mark.parametrize("family", ["a2d_mdlm", "a2d_bd3lm"])
+def test_requests_of_several_settings_at_once(folder: Path, family: str) -> None:
+    """Guided and shifted rows beside others, and other lengths of blocks."""
+    from dare_bench.types import Request
+
+    model, several = opened(folder, family), prompts(9, 8, 15, 6, 11)
+    ways: list[dict[str, Any]] = [{}, {"cfg_scale": 1.0}, {"right_shift_logits": True}, {"block_length": 5}, {}]
+    asked = [{"gen_length": 14, "block_length": 4, "steps": 8, **CALM, **way} for way in ways]
+    alone = [model.generate([p], **fields)[0].tokens for p, fields in zip(several, asked, strict=True)]
+    requests = [
+        Request(str(i), "generate", p, decoding=fields)
+        for i, (p, fields) in enumerate(zip(several, asked, strict=True))
+    ]
+    together = {sample.request.key: sample.answer for sample in model.loaded.generate(requests)}
+    assert [together[str(i)].tokens for i in range(5)] == alone  # type: ignore[union-attr]
+
+
 @pytest.mark.parametrize("call", [3, 6, 10])
 def test_rows_that_wait_for_memory_answer_alike(folder: Path, monkeypatch: pytest.MonkeyPatch, call: int) -> None:
     """Also those that lack what they wrote of the pad id: their blocks end elsewhere."""
@@ -234,7 +261,7 @@ def test_rows_that_wait_for_memory_answer_alike(folder: Path, monkeypatch: pytes
     model = opened(folder, "a2d_bd3lm", pad_id=plain[0].tokens[1])
     alone = [model.generate([prompt], **fields)[0].tokens for prompt in several]
     assert alone[0] != plain[0].tokens, "the pad id is written"
-    decide, calls = device.decide, []
+    decide, calls = loop.joined, []
 
     def fails_once(*given: Any) -> Any:
         calls.append(len(calls) + 1)
@@ -242,7 +269,7 @@ def test_rows_that_wait_for_memory_answer_alike(folder: Path, monkeypatch: pytes
             raise torch.OutOfMemoryError("out of memory")
         return decide(*given)
 
-    monkeypatch.setattr(device, "decide", fails_once)
+    monkeypatch.setattr(loop, "joined", fails_once)
     assert [a.tokens for a in model.generate(several, **fields)] == alone
     assert model.last_stats.halvings == [{"rows": 4, "now": 2}]
 

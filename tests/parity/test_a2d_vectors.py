@@ -25,6 +25,7 @@ if FOLDER is None:
     pytest.skip("the vectors (shared/golden/public/a2d_qwen3) are not beside the checkout", allow_module_level=True)
 
 
+@cache
 def read(name: str, file: str) -> dict[str, Any]:
     place = FOLDER / name / file  # type: ignore[operator]
     return json.loads(place.read_text()) if place.is_file() else {}

@@ -55,6 +55,11 @@ class ILLaDADecoding(LLaDADecoding):
                 f"end_think_logit_boost={self.end_think_logit_boost:g} needs the ids of </think>, and the checkpoint "
                 "has no tokenizer: give end_think_token_ids"
             )
+        if self.end_think_logit_boost > 0 and self.draft_steps:
+            raise ValueError(
+                f"draft_steps={self.draft_steps} with end_think_logit_boost: the boost depends on what the forward "
+                "before has written; use draft_steps=0"
+            )
         if self.variable_length and self.cache != "none":
             raise ValueError(
                 f"variable_length=True with cache={self.cache!r}, which holds the masks behind a block; there are "

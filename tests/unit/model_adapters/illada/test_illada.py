@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import illada_folder
+import pretend_device
 import pytest
 import torch
 from require import need_package
@@ -111,6 +112,13 @@ def test_rows_of_variable_length_do_not_depend_on_each_other(model: dare_bench.M
     assert [a.tokens for a in together] == [model.generate([p], **named)[0].tokens for p in PROMPTS]
 
 
+def test_drafts_change_no_answer_of_variable_length(model: dare_bench.Model) -> None:
+    named = {"gen_length": 16, "block_length": 8, "variable_length": True, "max_rows": 1}
+    plain, drafted = model.generate(PROMPTS, **named), model.generate(PROMPTS, **named, draft_steps=2)
+    assert [(a.tokens, a.reference_nfe) for a in drafted] == [(a.tokens, a.reference_nfe) for a in plain]
+    assert sum(a.nfe for a in drafted) < sum(a.nfe for a in plain)
+
+
 def test_guidance_hides_the_finished_blocks_too(model: dare_bench.Model) -> None:
     ids = model.loaded.encode(PROMPTS[1])
     named = {"gen_length": 8, "block_length": 4, "variable_length": True, "cfg_scale": 1.0, **KEEP}
@@ -146,6 +154,24 @@ def test_the_end_of_thoughts_becomes_likelier(model: dare_bench.Model, variable:
         assert answer.tokens == canvas
         changed += answer.tokens != without.tokens
     assert changed
+
+
+def test_a_device_gives_the_same_answers(model: dare_bench.Model, folder: Path) -> None:
+    ways: list[dict[str, Any]] = [
+        {"variable_length": True, "block_length": 4},
+        {"variable_length": True, "block_length": 8, "cfg_scale": 0.5},
+        {"end_think_token_ids": [53, 10], "end_think_logit_boost": 60.0},
+    ]
+    pair = model.loaded.encode("12+34="), [52, 54]
+    with pretend_device.available():
+        there = dare_bench.load(folder, device="pretend", dtype="float32")
+        for way in ways:
+            got, want = (m.generate(PROMPTS, gen_length=16, **way) for m in (there, model))
+            assert [a.tokens for a in got] == [a.tokens for a in want]
+        (got_pair,) = there.loglikelihood([pair], llh="confidence", padd_eos=True)
+    assert math.isclose(
+        got_pair.value, model.loglikelihood([pair], llh="confidence", padd_eos=True)[0].value, abs_tol=1e-4
+    )
 
 
 def test_the_end_of_thoughts_is_the_tokenizers(model: dare_bench.Model) -> None:
@@ -207,6 +233,7 @@ def test_refusals(model: dare_bench.Model, tmp_path: Path) -> None:
     cases = {
         "holds the masks behind a block": {"variable_length": True, "cache": "prefix", "block_length": 4},
         "end_think_logit_boost=1 needs the ids": {"end_think_logit_boost": 1.0, "end_think_token_ids": []},
+        "the boost depends on what": {"end_think_logit_boost": 1.0, "draft_steps": 1},
     }
     for message, fields in cases.items():
         with pytest.raises(DecodingError, match=message):

@@ -14,7 +14,7 @@ from require import need_package
 from safetensors import safe_open
 
 import dare_bench
-from dare_bench.errors import CheckpointError, DecodingError, UsageError
+from dare_bench.errors import CheckpointError, DareError, DecodingError, UsageError
 from dare_bench.types import Request
 
 PROMPTS = ["12+34=", "sudoku\n.3.4\n4..3\n.431\n.14.\n=\n", "7-45="]
@@ -142,6 +142,15 @@ def test_a_tied_head_has_no_weights_of_its_own(folder: Path, tmp_path: Path) -> 
     network = dare_bench.load(tied, family="open_dcoder", device="cpu", dtype="float32")
     states = network.loaded.pretrained().get_input_embeddings().weight  # type: ignore[union-attr]
     assert network.logits([5, 6]).shape == (2, len(states))
+
+
+def test_drafts_change_no_answer(model: dare_bench.Model) -> None:
+    named = {"gen_length": 12, "alg": "maskgit_plus", "max_rows": 1}
+    plain, drafted = model.generate(PROMPTS, **named), model.generate(PROMPTS, **named, draft_steps=2)
+    assert [(a.tokens, a.reference_nfe) for a in drafted] == [(a.tokens, a.reference_nfe) for a in plain]
+    assert sum(a.nfe for a in drafted) < sum(a.nfe for a in plain)
+    with pytest.raises(DareError, match="strategy 'p2' writes over tokens"):
+        model.generate(PROMPTS, draft_steps=2)
 
 
 def test_refusals(model: dare_bench.Model, tmp_path: Path) -> None:

@@ -150,6 +150,9 @@ class Arch:
     qkv_bias: bool = False
     bias: bool = False
     """Biases on the output, feed-forward and head projections."""
+    o_bias: bool = False
+    ff_bias: bool = False
+    """Biases on the output, or the feed-forward projections alone."""
     tied_head: bool = False
     embed_scale: float = 1.0
     logit_scale: float = 1.0

@@ -111,7 +111,7 @@ class Layer(nn.Module):
         if arch.qk_norm:
             attach(self, n.q_norm, RMSNorm(own.head_dim, arch.norm_eps))
             attach(self, n.k_norm, RMSNorm(own.head_dim, arch.norm_eps))
-        attach(self, n.o, nn.Linear(q_width, arch.width, bias=arch.bias))
+        attach(self, n.o, nn.Linear(q_width, arch.width, bias=arch.bias or arch.o_bias))
         for path in (n.ff_norm, n.attn_post_norm, n.ff_post_norm):
             if path:
                 attach(self, path, RMSNorm(arch.width, arch.norm_eps, arch.norm_weight))
@@ -124,9 +124,10 @@ class Layer(nn.Module):
 
     def _attach_ff(self, paths: tuple[str, str, str], width: int) -> None:
         gate, up, down = paths
-        attach(self, gate, nn.Linear(self.arch.width, width, bias=self.arch.bias))
-        attach(self, up, nn.Linear(self.arch.width, width, bias=self.arch.bias))
-        attach(self, down, nn.Linear(width, self.arch.width, bias=self.arch.bias))
+        bias = self.arch.bias or self.arch.ff_bias
+        attach(self, gate, nn.Linear(self.arch.width, width, bias=bias))
+        attach(self, up, nn.Linear(self.arch.width, width, bias=bias))
+        attach(self, down, nn.Linear(width, self.arch.width, bias=bias))
 
     def _attach_experts(self, moe: MoE) -> None:
         n = self.arch.names

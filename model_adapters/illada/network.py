@@ -10,11 +10,7 @@ from typing import Any
 from dare_bench.model_adapters.backbone import QWEN_NAMES, Arch, DiffusionNetwork, WeightNames
 from dare_bench.model_adapters.configs import Count, Layers, Positive, StandardConfig, arch_from
 
-SUPPORTED: dict[str, tuple[Any, ...]] = {
-    "attention_bias": (False, None),
-    "mlp_bias": (False, None),
-    "layer_norm_eps": (None,),
-}
+SUPPORTED: dict[str, tuple[Any, ...]] = {"layer_norm_eps": (None,)}
 """With ``layer_norm_eps`` the published network has LayerNorm with biases in place of RMSNorm."""
 
 
@@ -31,6 +27,8 @@ class ILLaDAConfig(StandardConfig):
     num_key_value_heads: Count = 8
     max_position_embeddings: Count = 8192
     rope_theta: Positive = 10000.0
+    attention_bias: bool = False
+    mlp_bias: bool = False
     tie_word_embeddings: bool = True
 
 
@@ -41,4 +39,5 @@ class ILLaDAForCausalLM(DiffusionNetwork):
 
     @classmethod
     def arch_of(cls, config: Any) -> Arch:
-        return arch_from(config, "iLLaDA", WeightNames(**QWEN_NAMES), SUPPORTED)
+        biases = {"qkv_bias": config.attention_bias, "o_bias": config.attention_bias, "ff_bias": config.mlp_bias}
+        return arch_from(config, "iLLaDA", WeightNames(**QWEN_NAMES), SUPPORTED, **biases)

@@ -12,7 +12,6 @@ from paths import ROOT
 from safetensors.torch import load_file
 
 import dare_bench
-from dare_bench.types import Request
 
 VECTORS = ROOT.parent / "shared" / "golden" / "public"
 FAMILIES = ("open_dcoder", "illada")
@@ -46,11 +45,9 @@ def answer(case: dict[str, Any], opened: dare_bench.Model, prompt: list[int]) ->
     fields.pop("eos_id", None)
     if case.get("seed") is not None:
         fields |= {"rng": "reference", "seed": case["seed"]}
-    if not case["sampler"].endswith("infill"):
-        return opened.generate([prompt], text_after_eos="cut" if "stop" in case["name"] else "keep", **fields)[0]
-    decoding = {**fields, "gen_length": len(prompt), "text_after_eos": "keep"}
-    (sample,) = opened.loaded.generate([Request("0", "generate", (), decoding=decoding, canvas=prompt)])
-    return sample.answer
+    if case["sampler"].endswith("infill"):
+        return opened.infill([prompt], **fields)[0]
+    return opened.generate([prompt], text_after_eos="cut" if "stop" in case["name"] else "keep", **fields)[0]
 
 
 @pytest.mark.parametrize(("family", "case", "row"), CASES)

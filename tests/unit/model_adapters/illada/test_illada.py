@@ -17,6 +17,7 @@ from safetensors.torch import load_file, save_file
 
 import dare_bench
 from dare_bench.errors import CheckpointError, DecodingError
+from dare_bench.model_adapters.sampling import drafts
 
 PROMPTS = ["12+34=", "sudoku\n.3.4\n4..3\n.431\n.14.\n=\n", "make 24 from 3 5 9="]
 MASK = illada_folder.MASK
@@ -113,7 +114,8 @@ def test_rows_of_variable_length_do_not_depend_on_each_other(model: dare_bench.M
     assert [a.tokens for a in together] == [model.generate([p], **named)[0].tokens for p in PROMPTS]
 
 
-def test_drafts_change_no_answer_of_variable_length(model: dare_bench.Model) -> None:
+def test_drafts_change_no_answer_of_variable_length(model: dare_bench.Model, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(drafts.IDLE_TOKENS, "cpu", 1 << 40)
     named = {"gen_length": 16, "block_length": 8, "variable_length": True, "max_rows": 1}
     plain, drafted = model.generate(PROMPTS, **named), model.generate(PROMPTS, **named, draft_steps=2)
     assert [(a.tokens, a.reference_nfe) for a in drafted] == [(a.tokens, a.reference_nfe) for a in plain]
@@ -184,7 +186,7 @@ def test_the_end_of_thoughts_is_the_tokenizers(model: dare_bench.Model) -> None:
 @pytest.mark.parametrize("guided", [0.0, 0.5])
 def test_confidence_reveals_the_most_probable_token(model: dare_bench.Model, padded: bool, guided: float) -> None:
     pairs = [(model.loaded.encode("12+34="), [52, 54, 49]), (model.loaded.encode("7-45="), [45, 51, 56, 49])]
-    got = model.loglikelihood(pairs, llh="confidence", padd_eos=padded, cfg_scale=guided)
+    got = model.loglikelihood(pairs, llh="confidence", padd_eos=padded, cfg_scale=guided, want_greedy=False)
     behind = [model.spec.eos_ids[0]] if padded else []
     for (context, target), answer in zip(pairs, got, strict=True):
         hidden, total = list(range(len(target))), 0.0

@@ -80,8 +80,8 @@ class Frames:
     ) -> None:
         self.network, self.compiler, self.capture = network, compiler, capture
         self.sizes = Sizes()
-        self._frames: dict[Hashable, Frame] = {}
-        self._now: tuple[ReferenceType[Pack], Frame] | None = None
+        self._frames: dict[Hashable, StepFrame] = {}
+        self._now: tuple[ReferenceType[Pack], StepFrame] | None = None
 
     def step(self, step: Step, state: DeviceState, network: Any) -> Result:
         """As ``step(state, network)``, by a frame where there is one. From then on the frame holds the tensors of
@@ -94,7 +94,7 @@ class Frames:
             self._now = ref(pack), self._frame(step, state)
         return self._now[1].forward()
 
-    def _frame(self, step: Step, state: DeviceState) -> Frame:
+    def _frame(self, step: Step, state: DeviceState) -> StepFrame:
         """The frame of the pack's shape, holding its tensors."""
         view = padded_view(state)
         key = self._key(state, view)
@@ -103,7 +103,7 @@ class Frames:
             frame.load(state, view)
             return frame
         self._forget(view)
-        frame = Frame(step, state, view, self.network)
+        frame = StepFrame(step, state, view, self.network)
         frame.load(state, view)
         frame.make(self.compiler, self.capture)
         self._frames[key] = frame
@@ -128,7 +128,7 @@ class Frames:
                 del self._frames[key]
 
 
-class Frame:
+class StepFrame:
     """The tensors of forwards of one shape, as a state of their own."""
 
     def __init__(self, step: Step, state: DeviceState, view: PaddedView, network: Any) -> None:

@@ -15,7 +15,7 @@ from sampler_ways import prompts
 from dare_bench import load
 from dare_bench.model_adapters.backbone.attention import BACKENDS
 from dare_bench.model_adapters.sampling import nudges
-from dare_bench.model_adapters.sampling.frames import Frame, Frames, compiled
+from dare_bench.model_adapters.sampling.frames import Frames, StepFrame, compiled
 from dare_bench.types import Request
 
 CASES = [(family, way) for family, ways in WAYS.items() for way in ways]
@@ -108,8 +108,8 @@ def test_turns_of_one_shape_are_one_graph(family, fields, framed, monkeypatch):
     """Traced once and without a break. Sixteen prompts of one length, two rows at a time, are many packs."""
     asked = [[3 + (5 * i + j) % 40 for j in range(12)] for i in range(16)]
     listed = [a.tokens for a in golden.model(family).generate(asked, max_rows=2, **fields)]
-    packs, store = [], Frame.load
-    monkeypatch.setattr(Frame, "load", lambda frame, state, view: packs.append(1) or store(frame, state, view))
+    packs, store = [], StepFrame.load
+    monkeypatch.setattr(StepFrame, "load", lambda frame, state, view: packs.append(1) or store(frame, state, view))
     torch._dynamo.reset()
     torch._dynamo.utils.counters.clear()
     model = framed(family, compiler=partial(compiled, backend="eager"))

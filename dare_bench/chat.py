@@ -98,8 +98,8 @@ def _start() -> tuple[subprocess.Popen[bytes], Connection]:
         # The interpreter's file and our search path, as a sandbox shows no virtual environment. -I -S: neither the
         # current folder nor environment variables are searched.
         search_path = json.dumps([str(Path(folder).resolve()) for folder in sys.path if folder])
-        program = str(Path(__file__).resolve().with_name("chat_worker.py"))
-        command = [executable(), "-I", "-S", program, str(worker_end.fileno()), search_path]
+        script = str(Path(__file__).resolve().with_name("chat_worker.py"))
+        command = [executable(), "-I", "-S", script, str(worker_end.fileno()), search_path]
         process = subprocess.Popen(
             command, stdin=subprocess.DEVNULL, pass_fds=[worker_end.fileno()], start_new_session=True
         )

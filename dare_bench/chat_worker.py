@@ -1,4 +1,4 @@
-"""The process that renders chat templates for :mod:`dare_bench.chat`; run as a program, by its file.
+"""The process that renders chat templates for :mod:`dare_bench.chat`; run as a script, by its file.
 
 Each request is one JSON object, and so is each answer: ``text``, ``refused`` (the template refuses the messages) or
 ``failed``. SIGALRM has its default action, which ends the process even within one long operation, and even if the

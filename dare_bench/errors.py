@@ -10,6 +10,7 @@ from __future__ import annotations
 import difflib
 import re
 from collections.abc import Iterable
+from typing import Any
 
 BUG = "this is a bug in dare-bench: add --debug for the traceback"
 """The end of a message about an exception that is no :class:`DareError`."""
@@ -87,6 +88,12 @@ def in_one_line(error: BaseException) -> str:
     return text if isinstance(error, DareError) else f"{type(error).__name__}: {text}" if text else type(error).__name__
 
 
+def brief(value: Any, most: int = 80) -> str:
+    """A value for a message: its repr on one line, at most ``most`` characters."""
+    text = " ".join(repr(value).split())
+    return text if len(text) <= most else text[: most - 3] + "..."
+
+
 def first_line(error: BaseException) -> str:
     """The first line of an exception's message, or the name of its class where it has none."""
     lines = str(error).strip().splitlines()
@@ -138,10 +145,14 @@ _REMOVED = {
     "omit it (padding drawn, the default for your data, draws where rows end), or give canvas_length",
 }
 """Settings of earlier versions, and why they are gone."""
+RENAMED = {"looks_per_forward": "micro_batch_size"}
+"""Settings of earlier versions and their present names. Records of earlier versions have the former."""
 
 
 def removed(name: str) -> str:
-    """Why a setting of earlier versions is gone, to append to an error message; empty for other names."""
+    """What became of a setting of earlier versions, to append to an error message; empty for other names."""
+    if name in RENAMED:
+        return f"; renamed: {RENAMED[name]} (--{RENAMED[name].replace('_', '-')})"
     return f"; removed: {_REMOVED[name]}" if name in _REMOVED else ""
 
 

@@ -37,7 +37,7 @@ TrainKeywords = TypedDict("TrainKeywords", {
     "model_args": Mapping[str, Any], "device": str | None, "dtype": str | None, "peft": Literal["lora"] | None,
     "quantize": Literal["int8", "int4"] | None, "lora_r": int | None, "lora_alpha": float | None, "lora_dropout": float,
     "lora_targets": str | Sequence[str], "max_steps": int | None, "num_train_epochs": float,
-    "per_device_train_batch_size": int | None, "gradient_accumulation_steps": int, "looks_per_forward": int | None,
+    "per_device_train_batch_size": int | None, "gradient_accumulation_steps": int, "micro_batch_size": int | None,
     "learning_rate": float | None, "lr_scheduler_type": str | None, "min_lr_rate": float | None,
     "warmup_steps": float | None, "weight_decay": float | None, "adam_beta1": float | None, "adam_beta2": float | None,
     "adam_epsilon": float | None, "max_grad_norm": float | None, "gradient_checkpointing": bool, "bf16": bool,

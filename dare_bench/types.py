@@ -10,14 +10,14 @@ from typing import Any, ClassVar, Literal, NamedTuple, TypedDict
 from pydantic import BaseModel, ConfigDict, Field, field_validator
 
 Tier = Literal["E0", "E1", "E2", "A"]
-"""Exactness, shown beside every score. E0: same bits as the reference sampler; E1: same computation with floating-point
+"""Exactness, shown beside every score. E0: same bits as the published sampler; E1: same computation with floating-point
 sums in another order; E2: same distribution from another random stream; A: approximate."""
 
 TIER_MEANING: Mapping[Tier, str] = {
-    "E0": "same bits as the reference sampler",
+    "E0": "same bits as the published sampler",
     "E1": "same computation, floating-point sums in another order",
     "E2": "same distribution, another random stream",
-    "A": "approximate: a different distribution from the reference sampler's",
+    "A": "approximate: a different distribution from the published sampler's",
 }
 
 TIE = 1e-4

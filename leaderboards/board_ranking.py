@@ -47,12 +47,12 @@ def make_rows(
     tests; without it only intervals are compared."""
     rows = [BoardRow(row, cells_of(row, columns)) for row in group_rows(entries, board.rows == "run")]
     rows = [row for row in rows if board.tasks == "all" or any(row.cells) or row.main.status == "running"]
-    references = [
+    questions = [
         current(_dated(cell) for row in rows if (cell := row.cells[at]) is not None) for at in range(len(columns))
     ]
     ranked = board.ranked(columns)
     for row in rows:
-        row.badges = list(_badges(row, columns, references, board.rank_by))
+        row.badges = list(_badges(row, columns, questions, board.rank_by))
         _add_mean(row, [row.cells[at] for at in ranked])
     comparable = _comparable(rows, board, columns)
     _rank(comparable, _paired(site, board.title, comparable, ranked) if site else {})
@@ -67,9 +67,9 @@ def _dated(cell: RunScore) -> DatedScore:
 
 
 def _badges(
-    row: BoardRow, columns: Sequence[TaskColumn], references: Sequence[DatedScore | None], rank_by: str
+    row: BoardRow, columns: Sequence[TaskColumn], questions: Sequence[DatedScore | None], rank_by: str
 ) -> Iterator[Badge]:
-    """The badges of a row; ``references`` are the columns' current questions."""
+    """The badges of a row; ``questions`` are the columns' current questions."""
     statuses = {entry.status for entry in row.entries}
     if unknown := [name for entry in row.entries for name in entry.unknown]:
         yield badge("external", detail=", ".join(unknown))
@@ -92,8 +92,8 @@ def _badges(
     if any(entry.unsafe for entry in row.entries):
         yield badge("unsafe")
     differing: dict[QuestionDifference, list[str]] = {"definition": [], "prompts": []}
-    for column, cell, reference in zip(columns, row.cells, references, strict=True):
-        if cell is not None and (kind := question_difference(_dated(cell), reference)) is not None:
+    for column, cell, question in zip(columns, row.cells, questions, strict=True):
+        if cell is not None and (kind := question_difference(_dated(cell), question)) is not None:
             differing[kind].append(column.name)
     if differing["definition"]:
         yield badge("stale", detail=", ".join(differing["definition"]))

@@ -137,13 +137,13 @@ def _documents(comparison: RunComparison) -> list[ShownDocuments]:
     each = max(SHOWN // max(len(items), 1), 4)
     result = []
     for item in items:
-        shown = list(_shown(comparison, item, each))
+        shown = list(_shown_documents(comparison, item, each))
         readable = [document for document in shown if document is not None]
         result.append(ShownDocuments(item, comparison.title(item), readable, shown.count(None)))
     return result
 
 
-def _shown(comparison: RunComparison, item: ScoreComparison, most: int) -> Iterator[ShownDocument | None]:
+def _shown_documents(comparison: RunComparison, item: ScoreComparison, most: int) -> Iterator[ShownDocument | None]:
     """Half of them worse and half better, unless there are fewer of one kind; None for unreadable ones."""
     worse = max(most - len(item.better), most // 2)
     better = max(most - len(item.worse), most - most // 2)

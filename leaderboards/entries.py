@@ -10,8 +10,8 @@ from typing import Any
 
 from dare_bench.analysis.checkpoint_names import CheckpointName, full_names
 from dare_bench.analysis.names import Checkpoint, checkpoint_of
-from dare_bench.analysis.opening import iterate_runs, open_run
 from dare_bench.analysis.row_key import RowKey, row_key
+from dare_bench.analysis.run_finder import iterate_runs, open_run
 from dare_bench.analysis.settings import PromptContext, prompt_context, requested
 from dare_bench.errors import RunError
 from dare_bench.formatting import spread

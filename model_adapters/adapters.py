@@ -21,10 +21,9 @@ from safetensors.torch import load_file, save_file
 
 from dare_bench.checkpoint_files import ADAPTER
 from dare_bench.config import one_line
-from dare_bench.errors import CheckpointError, UsageError, first_line
+from dare_bench.errors import CheckpointError, UsageError, brief, first_line
 from dare_bench.model_adapters.backbone.quantized import QuantizedLinear, is_quantized, weights_of
 from dare_bench.model_adapters.checkpoint import compare, file_shapes, read_object
-from dare_bench.model_adapters.encoding import shown
 from dare_bench.model_adapters.targets import choose
 from dare_bench.model_adapters.weights import check_finite, holds
 from dare_bench.protocols import AdapterSettings
@@ -132,10 +131,10 @@ def _check_settings(folder: Path, raw: Mapping[str, Any]) -> None:
     plain = _peft().LoraConfig().to_dict()
     for name, value in raw.items():
         if name not in _Settings.model_fields.keys() | _ABOUT and value and value != plain.get(name):
-            raise CheckpointError(f"{folder / ADAPTER}: {name}={shown(value)} is not supported; it must be null")
+            raise CheckpointError(f"{folder / ADAPTER}: {name}={brief(value)} is not supported; it must be null")
     if isinstance(targets, str) and (re.search(r"\)[*+?{]", targets) or len(re.findall(r"(?<!\\d)[*+{]", targets)) > 4):
         raise CheckpointError(
-            f"{folder / ADAPTER}: target_modules={shown(targets)} repeats more than names need, so that matching it "
+            f"{folder / ADAPTER}: target_modules={brief(targets)} repeats more than names need, so that matching it "
             "could take forever; give a list of names"
         )
 

@@ -11,9 +11,8 @@ from typing import Annotated, Any, ClassVar, get_args, get_origin
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, create_model, model_validator
 from transformers import PreTrainedConfig
 
-from dare_bench.errors import CheckpointError
+from dare_bench.errors import CheckpointError, brief
 from dare_bench.model_adapters.backbone import Arch, MoE, WeightNames
-from dare_bench.model_adapters.encoding import shown
 
 Count = Annotated[int, Field(ge=1, le=2**40, description="a whole number of at least 1")]
 Layers = Annotated[int, Field(ge=1, le=10_000, description="a whole number of 1 to 10,000")]
@@ -67,19 +66,19 @@ def _without_ropes(raw: Mapping[str, Any], name: str) -> dict[str, Any]:
     fields = ("rope_parameters", "rope_scaling")
     flat = {field: value for field, value in raw.items() if field not in fields}
     for field in (field for field in fields if raw.get(field) is not None):
-        rope = _rope(raw[field], f"{name} config has {field}={shown(raw[field])}")
+        rope = _rope(raw[field], f"{name} config has {field}={brief(raw[field])}")
         by_5 = field == "rope_parameters" and str(raw.get("transformers_version")).startswith("5.")
         if by_5 and rope.get("rope_theta") == _UNKNOWN_THETA and flat.get("rope_theta") is not None:
             del rope["rope_theta"]
         for key, value in rope.items():
             if flat.get(key) not in (None, value):
                 raise CheckpointError(
-                    f"{name} config has {key}={shown(flat[key])}, and {key}={value} in {field}; keep the one that the "
+                    f"{name} config has {key}={brief(flat[key])}, and {key}={value} in {field}; keep the one that the "
                     "weights were trained with"
                 )
         flat |= rope
         if flat.get("rope_theta") is None:
-            raise CheckpointError(f"{name} config has {field}={shown(raw[field])} without rope_theta; add it")
+            raise CheckpointError(f"{name} config has {field}={brief(raw[field])} without rope_theta; add it")
     return flat
 
 
@@ -103,7 +102,7 @@ def _entry(entry: Any, seen: str) -> dict[str, float]:
     except ValidationError:
         pass
     raise CheckpointError(
-        f"{seen} (rope_type={shown(kind)}); supported: null, or the rope_type 'default' with a rope_theta above 0 and "
+        f"{seen} (rope_type={brief(kind)}); supported: null, or the rope_type 'default' with a rope_theta above 0 and "
         "a partial_rotary_factor of at most 1"
     )
 
@@ -141,7 +140,7 @@ def check_types(config_class: type[PreTrainedConfig], raw: Mapping[str, Any]) ->
         seen = next(name for name in raw if alias.get(name, name) == field)
         title = config_class.__name__.removesuffix("Config")
         raise CheckpointError(
-            f"{title} config has {seen}={shown(raw[seen])}; it must be {_expected(hints[field])}"
+            f"{title} config has {seen}={brief(raw[seen])}; it must be {_expected(hints[field])}"
         ) from error
 
 
@@ -174,7 +173,7 @@ def refuse(config: Any, name: str, supported: Mapping[str, tuple[Any, ...]]) -> 
         value = getattr(config, field, allowed[0])
         if value not in allowed:
             raise CheckpointError(
-                f"{name} config has {field}={shown(value)}; supported: {', '.join(map(repr, allowed))}"
+                f"{name} config has {field}={brief(value)}; supported: {', '.join(map(repr, allowed))}"
             )
 
 

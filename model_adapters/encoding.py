@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from dare_bench import chat
-from dare_bench.errors import CheckpointError, PromptError, first_line
+from dare_bench.errors import CheckpointError, PromptError, brief, first_line
 from dare_bench.model_adapters.checkpoint import read_object
 from dare_bench.model_adapters.qwen_tokenizer import is_native, name_mask, open_native_tokenizer
 from dare_bench.model_adapters.tokenizer_limits import check_tokenizer
@@ -93,7 +93,7 @@ def encode_prompt(
 def logits_tokens(ids: Any, encode: Callable[[Any], list[int]], spec: ModelSpec) -> list[int]:
     """The token ids whose logits are asked for; raises PromptError for text, none, or more than the context limit."""
     if isinstance(ids, str):
-        raise PromptError(f"logits of text {shown(ids)}: give token ids")
+        raise PromptError(f"logits of text {brief(ids)}: give token ids")
     tokens = encode(ids)
     if not tokens:
         raise PromptError("logits of no tokens: give at least one token id")
@@ -133,7 +133,7 @@ def _ids(items: Sequence[Any], spec: ModelSpec, what: str, instead: str) -> list
     for item in items:
         token = item if type(item) is int else as_id(item)
         if token is None:
-            raise PromptError(f"{what} item {shown(item)} is not a token id; {instead}")
+            raise PromptError(f"{what} item {brief(item)} is not a token id; {instead}")
         if not 0 <= token < spec.vocab_size:
             raise PromptError(f"token id {token} is outside the vocabulary; allowed: 0 to {spec.vocab_size - 1}")
         tokens.append(token)
@@ -144,7 +144,7 @@ def _items(prompt: Any, what: str = "prompt", instead: str = "give text, a list 
     try:
         return list(prompt)
     except TypeError:
-        raise PromptError(f"{what} {shown(prompt)} is not a sequence; {instead}") from None
+        raise PromptError(f"{what} {brief(prompt)} is not a sequence; {instead}") from None
 
 
 def as_id(value: Any) -> int | None:
@@ -156,12 +156,6 @@ def as_id(value: Any) -> int | None:
         return operator.index(value)
     except TypeError:
         return None
-
-
-def shown(value: Any, most: int = 80) -> str:
-    """A value on one line for a message, cut where it is long."""
-    text = " ".join(repr(value).split())
-    return text if len(text) <= most else text[: most - 3] + "..."
 
 
 def _need(tokenizer: Any | None, what: str, path: Path) -> Any:

@@ -18,7 +18,7 @@ from dare_bench.model_adapters.backbone.attention import BACKENDS
 from dare_bench.model_adapters.backbone.network import shapes_of
 from dare_bench.model_adapters.configs import check_types, describing
 from dare_bench.model_adapters.fields import Count, NaturalNumber, resolve_fields
-from dare_bench.model_adapters.native_opening import described, open_native, planned
+from dare_bench.model_adapters.open_native import described, open_native, planned
 from dare_bench.model_adapters.quiet import quiet_transformers
 from dare_bench.model_adapters.sampling.attention import CACHES, AttentionPolicy
 from dare_bench.model_adapters.sampling.reference import ReferencePolicy
@@ -27,7 +27,7 @@ from dare_bench.model_adapters.sampling.stopping import StoppingPolicy
 from dare_bench.model_adapters.sampling.strategies import Strategy, WrappedStrategy, strategy_of
 from dare_bench.model_adapters.sampling.strategies.first_token import FirstToken
 from dare_bench.model_adapters.sampling.strategies.quota import BlockQuota, Quota
-from dare_bench.model_adapters.scoring.likelihood_laws import Blockwise, LikelihoodLaw, WholeTarget
+from dare_bench.model_adapters.scoring.likelihood_estimators import Blockwise, LikelihoodEstimator, WholeTarget
 from dare_bench.protocols import AdapterSettings
 from dare_bench.types import Decoding, ModelSpec, OpeningSettings, Tier
 
@@ -128,15 +128,15 @@ class Family(ABC):
             return config, network.arch_of(config)
 
     def open(self, path: Path, settings: OpeningSettings, *, weights: bool = True) -> Any:
-        """Open a folder in this family's published layout (see ``native_opening.open_native``)."""
+        """Open a folder in this family's published layout (see ``open_native.open_native``)."""
         return open_native(self, path, settings, weights=weights)
 
     def described(self, raw: dict[str, Any]) -> Any:
-        """A network without weights by its config.json alone (see ``native_opening.described``)."""
+        """A network without weights by its config.json alone (see ``open_native.described``)."""
         return described(self, raw)
 
     def planned(self, path: Path, settings: OpeningSettings) -> Iterator[tuple[str, str]]:
-        """Where its layers would go with ``device="auto"`` (see ``native_opening.planned``)."""
+        """Where its layers would go with ``device="auto"`` (see ``open_native.planned``)."""
         return planned(self, path, settings)
 
     def shapes(
@@ -241,13 +241,13 @@ class Family(ABC):
             raise DecodingError(f"draft_steps={decoding.draft_steps}: {reason}; use draft_steps=0")
         return sampler
 
-    def likelihood_law(self, spec: ModelSpec) -> LikelihoodLaw:
+    def likelihood_estimator(self, spec: ModelSpec) -> LikelihoodEstimator:
         """How log-likelihoods are estimated: over the whole target, or block by block where attention has blocks."""
         return WholeTarget(self.has_cfg_likelihood) if spec.block_length is None else Blockwise()
 
     def likelihood_settings(self, fields: Mapping[str, Any], spec: ModelSpec) -> dict[str, Any]:
         """All resolved likelihood settings; raises DecodingError."""
-        settings = self.likelihood_law(spec).settings(fields, spec)
+        settings = self.likelihood_estimator(spec).settings(fields, spec)
         _check_routing(settings.get("block_length"), spec)
         return settings
 

@@ -11,16 +11,16 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from dare_bench.errors import DareError, DecodingError
+from dare_bench.errors import DareError, DecodingError, brief
 from dare_bench.model_adapters.backbone import DiffusionNetwork, Plan
-from dare_bench.model_adapters.encoding import as_id, check_length, encode_prompt, logits_tokens, shown
+from dare_bench.model_adapters.encoding import as_id, check_length, encode_prompt, logits_tokens
 from dare_bench.model_adapters.sampling.frames import Frames
 from dare_bench.model_adapters.sampling.loop import denoise
 from dare_bench.model_adapters.sampling.published import Stream
 from dare_bench.model_adapters.sampling.sampler import Sampler
 from dare_bench.model_adapters.sampling.state import RowState
 from dare_bench.model_adapters.sampling.stopping import StoppingPolicy, response_text, through_eos
-from dare_bench.model_adapters.scoring.likelihood_laws import LikelihoodLaw
+from dare_bench.model_adapters.scoring.likelihood_estimators import LikelihoodEstimator
 from dare_bench.model_adapters.scoring.score import score_pairs
 from dare_bench.model_adapters.scoring.scored_model import ScoredModel
 from dare_bench.model_adapters.starting import end_of, start_of
@@ -88,9 +88,9 @@ class NativeModel(ScoredModel):
         """All resolved likelihood settings; raises DecodingError."""
         return self.family.likelihood_settings(fields, self.spec)
 
-    def likelihood_law(self) -> LikelihoodLaw:
+    def likelihood_estimator(self) -> LikelihoodEstimator:
         """How the family estimates log-likelihoods."""
-        return self.family.likelihood_law(self.spec)
+        return self.family.likelihood_estimator(self.spec)
 
     def greedy_sampler(self, n: int, spec: ModelSpec, cfg_scale: float = 0.0) -> Sampler:
         """The sampler behind ``is_greedy``, for n tokens."""
@@ -101,16 +101,16 @@ class NativeModel(ScoredModel):
         if request.kind == "generate":
             _, sampler = self.sampler(request)
             return sampler.most_forwards(len(self.encode(request.prompt)) if sampler.attention.causal else 0)
-        law, settings = self.likelihood_law(), self.resolve_likelihood(request.decoding)
+        estimator, settings = self.likelihood_estimator(), self.resolve_likelihood(request.decoding)
         n = len(self.encode(request.target if isinstance(request.target, str) else list(request.target or ())))
-        context = len(self.encode(request.prompt)) if law.reads_context else 0
-        passes = law.passes(context, max(n, 1), settings)
-        if request.want_greedy and law.causal:
+        context = len(self.encode(request.prompt)) if estimator.reads_context else 0
+        passes = estimator.passes(context, max(n, 1), settings)
+        if request.want_greedy and estimator.causal:
             passes += 1
         elif request.want_greedy:
             spec = replace(self.spec, block_length=settings.get("block_length"))
             passes += self.greedy_sampler(max(n, 1), spec).most_forwards(context)
-        return passes * (2 if law.guidance(settings) > 0 else 1)
+        return passes * (2 if estimator.guidance(settings) > 0 else 1)
 
     # -- generation ----------------------------------------------------------------------------------------------
 
@@ -235,7 +235,7 @@ class NativeModel(ScoredModel):
         """
         grid = self.spec.block_length if block_length is None else as_id(block_length)
         if block_length is not None and (grid is None or grid < 1):
-            raise DecodingError(f"block_length={shown(block_length)} must be a whole number of at least 1")
+            raise DecodingError(f"block_length={brief(block_length)} must be a whole number of at least 1")
         tokens = logits_tokens(ids, self.encode, self.spec)
         plan = Plan((len(tokens),), grid)
         if self.spec.noise == "uniform":

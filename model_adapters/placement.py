@@ -16,12 +16,11 @@ import torch
 from safetensors import safe_open
 from torch import Tensor
 
-from dare_bench.errors import UsageError
+from dare_bench.errors import UsageError, brief
 from dare_bench.model_adapters.backbone.layers import Layer
 from dare_bench.model_adapters.backbone.moe import published
 from dare_bench.model_adapters.backbone.quantized import is_quantized
 from dare_bench.model_adapters.checkpoint import file_shapes, weight_files
-from dare_bench.model_adapters.encoding import shown
 from dare_bench.model_adapters.quiet import quiet_loggers
 from dare_bench.model_adapters.weights import check_finite, from_folder, loading
 
@@ -60,7 +59,7 @@ def memory_limits(max_memory: Mapping[int | str, int | str] | None = None) -> di
         except (AttributeError, TypeError, ValueError):
             pass
     raise UsageError(
-        f"max_memory={shown(max_memory)} is not valid; it must name devices (0, 1, ..., cpu) with their memory, as "
+        f"max_memory={brief(max_memory)} is not valid; it must name devices (0, 1, ..., cpu) with their memory, as "
         "in {0: 70GB, cpu: 100GB}"
     )
 

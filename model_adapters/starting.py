@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from dare_bench.errors import DecodingError, PromptError
-from dare_bench.model_adapters.encoding import as_id, encode_canvas, shown
+from dare_bench.errors import DecodingError, PromptError, brief
+from dare_bench.model_adapters.encoding import as_id, encode_canvas
 from dare_bench.model_adapters.sampling.sampler import Sampler
 from dare_bench.types import ModelSpec, Request
 
@@ -30,7 +30,7 @@ def start_of(request: Request, prompt: int, spec: ModelSpec, sampler: Sampler) -
     forward = request.start_step if request.start_forward is None else request.start_forward
     for name, value in (("start_step", request.start_step), ("start_forward", forward)):
         if (as_id(value) or 0) < 0 or as_id(value) is None:
-            raise DecodingError(f"{name}={shown(value)} must be a whole number of at least 0")
+            raise DecodingError(f"{name}={brief(value)} must be a whole number of at least 0")
         if value and request.canvas is None:
             raise DecodingError(f"{name}={value} goes on from a given canvas; give the request a canvas, too")
     if request.canvas is None:
@@ -64,7 +64,7 @@ def end_of(request: Request, start: Start, sampler: Sampler) -> int | None:
     if forward is None:
         return None
     if as_id(forward) is None or forward <= start.forward:
-        raise DecodingError(f"end_forward={shown(forward)} must be a whole number above start_forward={start.forward}")
+        raise DecodingError(f"end_forward={brief(forward)} must be a whole number above start_forward={start.forward}")
     if sampler.uniform_noise:
         raise DecodingError(
             f"end_forward={forward}: this model's forwards are conditioned on what the one before predicted, which no "

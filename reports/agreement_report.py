@@ -9,7 +9,7 @@ from typing import Any
 
 from dare_bench.analysis.agreement import Agreement, DocumentPair, DocumentSide
 from dare_bench.analysis.names import run_names
-from dare_bench.analysis.settings import shown
+from dare_bench.analysis.settings import setting_text
 from dare_bench.formatting import NONE, percent
 from dare_bench.reports.elements import Bullets, Element, Heading, Paragraph, ReportTable, Verbatim
 from dare_bench.runs.reader import Run
@@ -40,7 +40,8 @@ def elements(agreement: Agreement, most: int | None = None) -> Iterator[Element]
     if agreement.settings:
         yield Heading("Settings that differ", 3)
         yield ReportTable(
-            ("setting", "first", "second"), [(name, shown(a), shown(b)) for name, (a, b) in agreement.settings.items()]
+            ("setting", "first", "second"),
+            [(name, setting_text(a), setting_text(b)) for name, (a, b) in agreement.settings.items()],
         )
     differing = agreement.differing
     differing_shown = differing if most is None else differing[:most]

@@ -11,7 +11,7 @@ from dare_bench.analysis.agreement import DocumentSide, document_side
 from dare_bench.analysis.comparison import ChangedDocument, RunComparison, ScoreComparison
 from dare_bench.analysis.document_view import document_view
 from dare_bench.analysis.names import letter
-from dare_bench.analysis.settings import shown
+from dare_bench.analysis.settings import setting_text
 from dare_bench.formatting import bounds, number, p_value, points
 from dare_bench.reports.agreement_report import tail
 from dare_bench.reports.elements import Bullets, Element, Heading, Paragraph, ReportTable, SideBySide, Verbatim
@@ -120,7 +120,9 @@ def _caveats(comparison: RunComparison) -> Iterator[Element]:
     for item in comparison.items:
         for name, values in item.settings.items():
             runs = f"{letter(item.first)} to {letter(item.second)}"
-            tasks = settings.setdefault((name, runs), {}).setdefault((shown(values[0]), shown(values[1])), [])
+            tasks = settings.setdefault((name, runs), {}).setdefault(
+                (setting_text(values[0]), setting_text(values[1])), []
+            )
             tasks.append(item.task)
     if settings:
         yield Heading("Settings that differ", 3)
@@ -225,13 +227,15 @@ def _record(comparison: RunComparison, item: ScoreComparison, docs: int) -> dict
         "smallest_drop": item.smallest_drop if math.isfinite(item.smallest_drop) else None,
         **{kind: [asdict(document) for document in changed] for kind, changed in _kinds(item)},
         "shown": [
-            _shown(comparison, item, document, kind)
+            _changed_record(comparison, item, document, kind)
             for kind, changed in _kinds(item)
             for document in largest(changed)[:docs]
         ],
     }
 
 
-def _shown(comparison: RunComparison, item: ScoreComparison, document: ChangedDocument, kind: str) -> dict[str, Any]:
+def _changed_record(
+    comparison: RunComparison, item: ScoreComparison, document: ChangedDocument, kind: str
+) -> dict[str, Any]:
     first, second = map(asdict, _document_sides(comparison, item, document))
     return {"task": document.task, "doc_id": document.doc_id, "changed": kind, "first": first, "second": second}

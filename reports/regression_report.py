@@ -174,10 +174,10 @@ def change_line(change: DocumentChange) -> str:
 
 
 def _values(change: DocumentChange) -> Iterator[str]:
-    return (f"{key} {_shown(a)} -> {_shown(b)}" for key, a, b in change.values)
+    return (f"{key} {_value_text(a)} -> {_value_text(b)}" for key, a, b in change.values)
 
 
-def _shown(value: Value) -> str:
+def _value_text(value: Value) -> str:
     return "nothing" if value is None else f"{value:g}" if isinstance(value, (int, float)) else str(value)
 
 

@@ -30,7 +30,7 @@ MARK_NOTES: dict[Mark, str] = {
     "prompts": "different examples, chat template or documents from those of the newest complete run",
     "doubtful": "answered by several programs, or the file of results was changed after the run",
     "external": "external: from the command-line tool of lm-eval or OpenCompass, not compared: settings are missing",
-    "approximate": "approximate sampler (tier A): its distribution differs from the reference",
+    "approximate": "approximate sampler (tier A): its distribution differs from the published sampler's",
 }
 """The footnote of each mark."""
 _COMPARED: frozenset[Mark] = frozenset({"approximate"})
@@ -237,9 +237,9 @@ def _settings(grouped: Sequence[RowScores], names: Sequence[str]) -> list[str]:
 def _cells(of_task: Sequence[tuple[Run, Score] | None], key: str) -> list[ExportCell | None]:
     answers = [answer if answer and answer[1].key == key else None for answer in of_task]
     dated = [answer and _dated(*answer) for answer in answers]
-    reference = current(filter(None, dated))
+    question = current(filter(None, dated))
     return [
-        ExportCell(score.score, tuple(_marks(score, reference, answer[0]))) if answer and score else None
+        ExportCell(score.score, tuple(_marks(score, question, answer[0]))) if answer and score else None
         for answer, score in zip(answers, dated, strict=True)
     ]
 
@@ -254,14 +254,14 @@ def _is_incomplete(run: Run, score: Score) -> bool:
     return run.failed_documents(score.task) > 0 if run.block.failures else run.status != "complete"
 
 
-def _marks(dated: DatedScore, reference: DatedScore | None, run: Run) -> Iterator[Mark]:
+def _marks(dated: DatedScore, question: DatedScore | None, run: Run) -> Iterator[Mark]:
     if dated.score.limited:
         yield "limited"
     if run.is_external:
         yield "external"
     elif not dated.complete:
         yield "incomplete"
-    if (kind := question_difference(dated, reference)) is not None:
+    if (kind := question_difference(dated, question)) is not None:
         yield kind
     if dated.score.tier == "A":
         yield "approximate"

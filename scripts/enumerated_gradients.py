@@ -1,7 +1,7 @@
 """The expected gradients of algorithms on policies that can be enumerated, and their exact variances.
 
 Everything is a sum over columns: log p of one token of an answer with given tokens hidden, times a coefficient that the
-algorithm's own looks, units and weights determine. Answers and their orders are enumerated with their exact
+algorithm's own copies, actions and weights determine. Answers and their orders are enumerated with their exact
 probabilities; noise is drawn by the algorithm's own code, with fixed keys. For MDPO all draws of all forwards are
 enumerated, since it looks at what each forward predicts; for d-TreeRPO all children of all canvases.
 
@@ -40,7 +40,7 @@ from torch import Tensor
 from dare_bench.registry import registry
 from dare_bench.seeds import key
 from dare_bench.trainers.rl.completions import Completion, Prediction
-from dare_bench.trainers.rl.estimators import BoundedUnits, Units
+from dare_bench.trainers.rl.estimators import Actions, BoundedActions
 from dare_bench.trainers.rl.policy_gradient import PolicyGradient, shared_key_of
 from dare_bench.trainers.rl.step_rewards import step_scores
 from dare_bench.trainers.rl.surrogate import STD_EPS
@@ -79,12 +79,12 @@ class NoiseMoments:
     """What an algorithm scores of an answer, over the draws of its noise.
 
     ``mean_C`` and ``square_CC`` are E[c] and E[c c'] of the coefficients of log p in the value of a completion; column
-    ((hidden prompt bits) 16 + hidden answer bits) 4 + position. ``looks``: forwards of the learner for a completion.
+    ((hidden prompt bits) 16 + hidden answer bits) 4 + position. ``copies``: forwards of the learner for a completion.
     """
 
     mean_C: Tensor
     square_CC: Tensor
-    looks: float
+    copies: float
 
 
 @cache
@@ -94,59 +94,59 @@ def method_of(row: CardRow) -> Any:
     return kind(kind.settle(dict(row.options), SPEC), SPEC, LENGTH)
 
 
-def columns_of(units: Units) -> Tensor:
+def columns_of(actions: Actions) -> Tensor:
     """The column of each scored token (see :class:`NoiseMoments`), int64 [N]."""
-    hidden_RL = (units.looks.seen_T == MASK).view(len(units.looks), -1).long()
+    hidden_RL = (actions.copies.seen_T == MASK).view(len(actions.copies), -1).long()
     prompt_R = hidden_RL[:, : len(PROMPT)] @ 2 ** torch.arange(len(PROMPT))
     answer_R = hidden_RL[:, len(PROMPT) :] @ 2 ** torch.arange(LENGTH)
-    at_N = units.looks.batch.column_T[units.looks.at_N] - len(PROMPT)
-    return (prompt_R * HIDDEN + answer_R)[units.looks.look_N] * LENGTH + at_N
+    at_N = actions.copies.batch.column_T[actions.copies.at_N] - len(PROMPT)
+    return (prompt_R * HIDDEN + answer_R)[actions.copies.copy_N] * LENGTH + at_N
 
 
-def by_draw(units: Units, coefficient_N: Tensor, draws: int) -> Tensor:
+def by_draw(actions: Actions, coefficient_N: Tensor, draws: int) -> Tensor:
     """The coefficients of each draw of the noise, [D, C]."""
     c_DC = torch.zeros(draws, COLUMNS).double()
-    c_DC.index_put_((units.sample_R[units.looks.look_N], columns_of(units)), coefficient_N, accumulate=True)
+    c_DC.index_put_((actions.sample_R[actions.copies.copy_N], columns_of(actions)), coefficient_N, accumulate=True)
     return c_DC
 
 
-def coefficients(row: CardRow, units: Units, scored: int, records: int = 1) -> Tensor:
+def coefficients(row: CardRow, actions: Actions, scored: int, records: int = 1) -> Tensor:
     """The coefficients of scored tokens in the value of their completion, [N], which is one of ``records`` and has
     ``scored`` tokens that count. Means over tokens are multiplied by the length: the policy gradient is a sum."""
-    scored_S = torch.full((int(units.sample_R.max()) + 1,), scored)
-    weight_U = method_of(row).step_weights(units, scored_S, records, scored)
-    if units.advantage_U is not None:
-        weight_U = weight_U * units.advantage_U
-    return units.coefficient_N * weight_U[units.unit_N] * (1 if row.summed else LENGTH)
+    scored_S = torch.full((int(actions.sample_R.max()) + 1,), scored)
+    weight_A = method_of(row).step_weights(actions, scored_S, records, scored)
+    if actions.advantage_A is not None:
+        weight_A = weight_A * actions.advantage_A
+    return actions.coefficient_N * weight_A[actions.action_N] * (1 if row.summed else LENGTH)
 
 
 @cache
 def noise(row: CardRow, set_at: tuple[int, ...], scored: int = LENGTH) -> NoiseMoments:
-    """The algorithm's own looks, units and weights at an answer with an order, of which ``scored`` tokens count."""
+    """The algorithm's own copies, actions and weights at an answer with an order, of which ``scored`` tokens count."""
     method, chunk = method_of(row), min(row.draws, 256)
-    total_C, square_CC, looks = torch.zeros(COLUMNS).double(), torch.zeros(COLUMNS, COLUMNS).double(), 0
+    total_C, square_CC, copies = torch.zeros(COLUMNS).double(), torch.zeros(COLUMNS, COLUMNS).double(), 0
     for rollout in range(row.draws // chunk):
-        units = drawn(method, set_at, scored, rollout, chunk)
-        c_DC = by_draw(units, coefficients(row, units, scored), chunk)
+        actions = drawn(method, set_at, scored, rollout, chunk)
+        c_DC = by_draw(actions, coefficients(row, actions, scored), chunk)
         total_C += c_DC.sum(0)
         square_CC += c_DC.T @ c_DC
-        looks += len(units.looks)
-    return NoiseMoments(total_C / row.draws, square_CC / row.draws, looks / row.draws)
+        copies += len(actions.copies)
+    return NoiseMoments(total_C / row.draws, square_CC / row.draws, copies / row.draws)
 
 
 @cache
-def all_draws(row: CardRow, scored: int) -> BoundedUnits:
+def all_draws(row: CardRow, scored: int) -> BoundedActions:
     """All draws of an algorithm whose coefficients depend on the answer's probabilities."""
     return drawn(method_of(row), (0,) * LENGTH, scored, 0, row.draws)  # type: ignore[return-value]
 
 
-def drawn(method: Any, set_at: tuple[int, ...], scored: int, rollout: int, count: int) -> Units:
-    """The units of an answer, once for each of ``count`` keys."""
+def drawn(method: Any, set_at: tuple[int, ...], scored: int, rollout: int, count: int) -> Actions:
+    """The actions of an answer, once for each of ``count`` keys."""
     keys = [key("card", rollout, i) for i in range(count)]
-    units: Units = method.units(
+    actions: Actions = method.actions(
         [Completion(PROMPT, (0,) * LENGTH, scored, k, set_at) for k in keys], 0, shared_key_of(0, rollout)
     )
-    return units
+    return actions
 
 
 @cache
@@ -157,8 +157,8 @@ def forward_coefficients(row: CardRow, quota: int) -> Tensor:
     for order in permutations(range(LENGTH)):
         forwards = [tuple(sorted(order[written:])) for written in range(0, LENGTH, quota)]
         predictions = tuple(Prediction(blank, masked, LENGTH, 1.0) for masked in forwards)
-        units = method.units([Completion(PROMPT, blank, LENGTH, 0, blank, predictions=predictions)], 0, 0)
-        own_C = by_draw(units, coefficients(row, units, LENGTH), 1)[0]
+        actions = method.actions([Completion(PROMPT, blank, LENGTH, 0, blank, predictions=predictions)], 0, 0)
+        own_C = by_draw(actions, coefficients(row, actions, LENGTH), 1)[0]
         result_C = torch.where(own_C > 0, own_C, result_C)  # a forward has the same ones in all orders
     return result_C
 
@@ -169,8 +169,8 @@ def node_coefficients(row: CardRow, parent: tuple[bool, ...], child: tuple[bool,
     method = method_of(row)
     tokens = tuple(MASK if masked else 0 for masked in child)
     set_at = tuple(0 if before and not after else -1 for before, after in zip(parent, child, strict=True))
-    units = method.units([Completion(PROMPT, tokens, LENGTH, 0, set_at, parent="parent")], 0, 0)
-    return by_draw(units, coefficients(row, units, LENGTH, method.tree.nodes), 1)[0]
+    actions = method.actions([Completion(PROMPT, tokens, LENGTH, 0, set_at, parent="parent")], 0, 0)
+    return by_draw(actions, coefficients(row, actions, LENGTH, method.tree.nodes), 1)[0]
 
 
 @dataclass(frozen=True)
@@ -193,7 +193,7 @@ class Figures:
     length: float
     bias: float
     variance: float
-    looks: float
+    copies: float
 
 
 class Policy:
@@ -236,12 +236,12 @@ class Policy:
             place = (c.set_at if row.replays else (0,) * LENGTH), scored
             alike.setdefault(place, torch.zeros(len(ANSWERS)).double())[ANSWERS.index(c.tokens)] += chance
         advantage_Y = self.reward_Y - baseline
-        mean_P, square, looks = torch.zeros(self.gradient_YCP.shape[-1]).double(), 0.0, 0.0
+        mean_P, square, copies = torch.zeros(self.gradient_YCP.shape[-1]).double(), 0.0, 0.0
         for (order, scored), chance_Y in sorted(alike.items()):
             part = self._linear if algorithms()[row.algorithm].has_ratio else self._bounded
             of = part(row, order, scored, chance_Y, advantage_Y)
-            mean_P, square, looks = mean_P + of[0], square + of[1], looks + of[2]
-        return mean_P, square, looks
+            mean_P, square, copies = mean_P + of[0], square + of[1], copies + of[2]
+        return mean_P, square, copies
 
     def _linear(
         self, row: CardRow, order: tuple[int, ...], scored: int, chance_Y: Tensor, advantage_Y: Tensor
@@ -252,24 +252,24 @@ class Policy:
         used = (of.mean_C != 0).nonzero()[:, 0]
         g_YcP = self.gradient_YCP[:, used]
         norm_Y = torch.einsum("ycp,cd,ydp->y", g_YcP, of.square_CC[used][:, used], g_YcP)
-        return mean_P, float((chance_Y * advantage_Y**2 * norm_Y).sum()), float(chance_Y.sum()) * of.looks
+        return mean_P, float((chance_Y * advantage_Y**2 * norm_Y).sum()), float(chance_Y.sum()) * of.copies
 
     def _bounded(
         self, row: CardRow, order: tuple[int, ...], scored: int, chance_Y: Tensor, advantage_Y: Tensor
     ) -> tuple[Tensor, float, float]:
         """The same for an algorithm whose coefficients depend on the advantage's sign and on the probabilities."""
-        method, units = method_of(row), all_draws(row, scored)
-        column_N, mean_P, square = columns_of(units), torch.zeros(self.gradient_YCP.shape[-1]).double(), 0.0
+        method, actions = method_of(row), all_draws(row, scored)
+        column_N, mean_P, square = columns_of(actions), torch.zeros(self.gradient_YCP.shape[-1]).double(), 0.0
         for y, (chance, advantage) in enumerate(zip(chance_Y.tolist(), advantage_Y.tolist(), strict=True)):
             if not chance:
                 continue
             nll_N = (-self.log_p_YC[y, column_N]).requires_grad_()
-            value_U = units.values(nll_N) if advantage > 0 else method.negative_values(units, nll_N)
-            (slope_N,) = torch.autograd.grad(value_U.sum(), nll_N)
-            g_DP = by_draw(units, -slope_N * LENGTH, row.draws) @ self.gradient_YCP[y]
+            value_A = actions.logprobs(nll_N) if advantage > 0 else method.negative_values(actions, nll_N)
+            (slope_N,) = torch.autograd.grad(value_A.sum(), nll_N)
+            g_DP = by_draw(actions, -slope_N * LENGTH, row.draws) @ self.gradient_YCP[y]
             mean_P += chance * advantage * g_DP.mean(0)
             square += chance * advantage**2 * float(g_DP.square().sum(1).mean())
-        return mean_P, square, float(chance_Y.sum()) * len(units.looks) / row.draws
+        return mean_P, square, float(chance_Y.sum()) * len(actions.copies) / row.draws
 
     def _of_forwards(self, row: CardRow, sampler: EnumeratedSampler) -> tuple[Tensor, float, float]:
         """The same for MDPO, trained on all forwards. The advantage of a forward is its score minus its expected score,
@@ -337,7 +337,7 @@ class Policy:
 
     def figures(self, row: CardRow, sampler: EnumeratedSampler) -> Figures:
         """The algorithm's expected gradient against the exact one."""
-        mean_P, square, looks = self.expected(row, sampler)
+        mean_P, square, copies = self.expected(row, sampler)
         exact_P = sampler.exact_gradient(self.reward)
         size, exact_size = float(mean_P.norm()), float(exact_P.norm())
         return Figures(
@@ -345,5 +345,5 @@ class Policy:
             size / exact_size,
             float((mean_P - exact_P).norm()) / exact_size,
             square / size**2 - 1,
-            looks,
+            copies,
         )

@@ -2,11 +2,11 @@
 
     .venv/bin/python scripts/faults.py [--only REGEX] [--rounds N] [--seed N] [--json FILE] [--markdown FILE]
 
-Each case is a command, a fault and a number of rounds. The command is run once without a fault as a reference. In each
-round, in a new folder, the fault is injected at a random moment (of the time of the reference run or, in every other
-round, of its samples and checkpoints), and then the same command is run to its end. A round fails if the results differ
-from the reference (apart from dates and times), if work that was finished at the fault was lost or repeated, if a
-process or a file is left over, or if the command did not report the fault in one line.
+Each case is a command, a fault and a number of rounds. The command is run once undisturbed. In each round, in a
+new folder, the fault is injected at a random moment (of the time of the undisturbed run or, in every other round, of
+its samples and checkpoints), and then the same command is run to its end. A round fails if the results differ from the
+undisturbed ones (apart from dates and times), if work that was finished at the fault was lost or repeated, if a process
+or a file is left over, or if the command did not report the fault in one line.
 
 Full disks need root or user namespaces (``unshare``); without them these cases are skipped and listed as such.
 """
@@ -93,16 +93,16 @@ HEAD = """| command | fault | rounds | the fault came (counted in finished sampl
 
 
 class FaultBench:
-    """The folders of all rounds, and the reference run of each command."""
+    """The folders of all rounds, and the undisturbed run of each command."""
 
     def __init__(self, root: Path) -> None:
         self.root = root
         self._references: dict[str, tuple[dict, dict[str, str], float, int]] = {}
 
-    def reference(self, command: str) -> tuple[dict, dict[str, str], float, int]:
+    def undisturbed(self, command: str) -> tuple[dict, dict[str, str], float, int]:
         """Results, finished units, seconds and bytes of a command without a fault."""
         if command not in self._references:
-            folder = self.folder(f"reference {command}")
+            folder = self.folder(f"undisturbed {command}")
             self.prepare(command, folder)
             running = start(COMMANDS[command].split(), folder)
             code = running.wait()
@@ -123,8 +123,8 @@ class FaultBench:
         if command == "sweep":
             (folder / "sweep.yaml").write_text(SWEEP)
         if command == "leaderboard build":
-            self.reference("eval")
-            shutil.copytree(self.root / "reference-eval" / "out", folder / "runs", copy_function=shutil.copy2)
+            self.undisturbed("eval")
+            shutil.copytree(self.root / "undisturbed-eval" / "out", folder / "runs", copy_function=shutil.copy2)
 
     def round(self, row: FaultRow, number: int, rounds: int, seed: int) -> list[str]:
         """Run one round; returns the problems. A moment that is too late is drawn again, earlier, at most twice."""
@@ -142,7 +142,7 @@ class FaultBench:
     ) -> tuple[str, list[str]]:
         """The progress of the command at the fault, and the problems."""
         command, fault = row.command, row.fault
-        expected, units, seconds, size = self.reference(command)
+        expected, units, seconds, size = self.undisturbed(command)
         folder, moment = self.folder(f"{command} {fault} {name}"), "too late"
         if fault != "full disk":
             self.prepare(command, folder)

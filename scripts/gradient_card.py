@@ -49,7 +49,7 @@ def parts_row(kind: type[PolicyGradient]) -> list[str]:
     return [
         f"`{kind.name}`",
         kind.estimator,
-        kind.unit,
+        kind.action,
         o.advantage.replace("_", " "),
         clip,
         penalty,
@@ -65,7 +65,7 @@ def parts_row(kind: type[PolicyGradient]) -> list[str]:
 
 def parts() -> str:
     """The table of parts."""
-    head = ("algorithm", "estimator", "unit", "advantage", "clip", "KL", "mean over", "G x iterations", "temperature",
+    head = ("algorithm", "estimator", "action", "advantage", "clip", "KL", "mean over", "G x iterations", "temperature",
             "learning rate", "families", "`--variant dare`", "source")  # fmt: skip
     return table([list(head), *(parts_row(kind) for kind in algorithms().values())])
 
@@ -149,7 +149,7 @@ HEAD = ("order", "tokens a forward", "algorithm", "cosine", "lowest", "length", 
 def card_row(order: Order, quota: int, row: CardRow, each: list[Figures]) -> list[str]:
     """The cells of a row: medians over the networks."""
     middle = {name: median(getattr(f, name) for f in each) for name in Figures.__annotations__}
-    noisy = median(f.variance * f.looks for f in each)
+    noisy = median(f.variance * f.copies for f in each)
     return [
         order.replace("_", " "),
         f"{quota}",
@@ -158,7 +158,7 @@ def card_row(order: Order, quota: int, row: CardRow, each: list[Figures]) -> lis
         f"{min(f.cosine for f in each):.2f}",
         f"{middle['length']:.2f}",
         f"{middle['bias']:.2f}",
-        f"{middle['looks']:.3g}",
+        f"{middle['copies']:.3g}",
         f"{middle['variance']:.0f}",
         f"{noisy:.0f}",
     ]

@@ -29,7 +29,7 @@ from dare_bench.training.spec import TrainSpec
 from dare_bench.training.tokens import tokenize
 
 LEDGER = ("<!-- ledger: made by scripts/ledger_card.py -->", "<!-- end of ledger -->")
-TASK, CANVAS, GROUP, LOOKS = "dare_sudoku", 20, 4, 128
+TASK, CANVAS, GROUP, COPIES = "dare_sudoku", 20, 4, 128
 
 
 @dataclass(frozen=True)
@@ -72,7 +72,7 @@ class Measured:
     """The gaps of a case, |learner - sampler| in nats for each of its scored tokens, and its tier."""
 
     family: str
-    gap_U: Tensor
+    gap_A: Tensor
     tier: str
 
 
@@ -91,25 +91,25 @@ def measured(case: Case, count: int = 4) -> Measured:
     requests = [request for _, request in method.source(prompts(model, count), StepShape(count * GROUP), 0).requests(0)]
     answers = {sample.request.key: sample.answer for sample in model.generate(requests)}
     completions = [method.completion(r.prompt, answers[r.key], 0, r.key) for r in requests]
-    units = method.units(completions, 0, 0)
-    nll_N = torch.empty(len(units.looks.at_N))
-    for looks, index_N in divide(units.looks, -(-len(units.looks) // LOOKS)):
-        nll_N[index_N] = model.network(**method.inputs(looks).arguments()).nll
-    sampler_U = sampler_logprobs(units, completions, units.sample_U)
-    assert sampler_U is not None
-    return Measured(model.spec.family, (units.values(nll_N) - sampler_U).abs(), answers[requests[0].key].tier)
+    actions = method.actions(completions, 0, 0)
+    nll_N = torch.empty(len(actions.copies.at_N))
+    for copies, index_N in divide(actions.copies, -(-len(actions.copies) // COPIES)):
+        nll_N[index_N] = model.network(**method.inputs(copies).arguments()).nll
+    sampler_A = sampler_logprobs(actions, completions, actions.sample_A)
+    assert sampler_A is not None
+    return Measured(model.spec.family, (actions.logprobs(nll_N) - sampler_A).abs(), answers[requests[0].key].tier)
 
 
 def cells(case: Case, result: Measured) -> list[str]:
     """The row of a case."""
     others = " ".join(f"{k}={v}" for k, v in case.fields.items() if k != "cache") or "default"
-    gap_U = result.gap_U
-    numbers = (gap_U.mean(), gap_U.quantile(0.99), gap_U.max())
-    exact = float(gap_U.max()) < 1e-4
+    gap_A = result.gap_A
+    numbers = (gap_A.mean(), gap_A.quantile(0.99), gap_A.max())
+    exact = float(gap_A.max()) < 1e-4
     verdict = "exact" if exact else "by design" if case.cut else "approximate"
     cache = str(case.fields.get("cache", "none"))
     return [
-        result.family, others, cache, f"{case.temperature:g}", result.tier, f"{len(gap_U)}",
+        result.family, others, cache, f"{case.temperature:g}", result.tier, f"{len(gap_A)}",
         *("< 1e-4" if exact else f"{float(value):.3f}" for value in numbers), verdict,
     ]  # fmt: skip
 

@@ -88,9 +88,9 @@ def of_likelihoods(families: Iterable[Any]) -> dict[str, list[str]]:
     for family in families:
         for block in (None, 32):
             spec = ModelSpec(family.name, 0, (), None, None, 1, 1, block_length=block)
-            law = family.likelihood_law(spec) if hasattr(family, "likelihood_law") else None
-            for name, value in {} if law is None else law.fields(spec).items():
-                values = [f"={choice!r}" for choice in law.choices.get(name, ())]
+            estimator = family.likelihood_estimator(spec) if hasattr(family, "likelihood_estimator") else None
+            for name, value in {} if estimator is None else estimator.fields(spec).items():
+                values = [f"={choice!r}" for choice in estimator.choices.get(name, ())]
                 found.setdefault(name, []).extend(values or ([] if value is None else [type(value).__name__]))
     return {name: types for name, types in found.items() if name != "estimator"}
 

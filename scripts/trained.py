@@ -22,8 +22,8 @@ from pathlib import Path
 from typing import Any
 
 from dare_bench.analysis.intervals import wilson_bounds
-from dare_bench.analysis.opening import find_runs
 from dare_bench.analysis.paired_tests import holm, mcnemar
+from dare_bench.analysis.run_finder import find_runs
 from dare_bench.runs.reader import Run
 
 BEGIN, END = "<!-- table: made by scripts/trained.py -->", "<!-- end of table -->"

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from dare_bench.diffusion.forward import Inputs, inputs
 from dare_bench.trainers.rl.completions import Completion
-from dare_bench.trainers.rl.estimators import Units
+from dare_bench.trainers.rl.estimators import Actions
 from dare_bench.trainers.rl.rollout import Rollouts
 from dare_bench.trainers.rl.rollout_file import Rollout
 from dare_bench.trainers.rl.rollout_step import Update
@@ -48,20 +48,20 @@ def update(number: int, iteration: int, completions: int, steps: int = 1) -> Upd
     return Update(number=number, iteration=iteration, completions=completions, seed=0, steps=steps)
 
 
-def values(units: Units, losses: Callable[[Inputs], Tensor], spec: Any = SPEC) -> Tensor:
-    """The log-probabilities of units under a policy, float64 [U]."""
-    return units.values(losses(inputs(units.looks, spec)))
+def values(actions: Actions, losses: Callable[[Inputs], Tensor], spec: Any = SPEC) -> Tensor:
+    """The log-probabilities of actions under a policy, float64 [A]."""
+    return actions.logprobs(losses(inputs(actions.copies, spec)))
 
 
-def scored_positions(units: Units) -> list[list[int]]:
-    """The columns that each look scores."""
-    columns_N, look_N = units.looks.batch.column_T[units.looks.at_N], units.looks.look_N
-    return [columns_N[look_N == r].tolist() for r in range(len(units.looks))]
+def scored_positions(actions: Actions) -> list[list[int]]:
+    """The columns that each copy scores."""
+    columns_N, copy_N = actions.copies.batch.column_T[actions.copies.at_N], actions.copies.copy_N
+    return [columns_N[copy_N == r].tolist() for r in range(len(actions.copies))]
 
 
-def seen(units: Units) -> list[list[int]]:
-    """What the network reads of each look."""
-    return [row.tolist() for row in units.looks.seen_T.split(list(units.looks.batch.lengths))]
+def seen(actions: Actions) -> list[list[int]]:
+    """What the network reads of each copy."""
+    return [row.tolist() for row in actions.copies.seen_T.split(list(actions.copies.batch.lengths))]
 
 
 class ScriptedPolicy:
@@ -75,7 +75,7 @@ class ScriptedPolicy:
 
     def losses(self, step: Step) -> Tensor:
         with torch.no_grad():
-            return self.table.losses(self.method.inputs(step.looks)).float()  # type: ignore[no-any-return]
+            return self.table.losses(self.method.inputs(step.copies)).float()  # type: ignore[no-any-return]
 
     def generate(self, requests: Sequence[Request]) -> list[Sample]:
         samples = []

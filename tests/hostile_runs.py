@@ -231,7 +231,7 @@ def _of_run_file() -> Iterator[tuple[str, Kind]]:
         for at, value in enumerate(values):
             yield f"run.json {place}, odd {at}", Kind(in_json(run_file, {place: value}), "none")
     for place, value in {"scope": 5, "scope/limit": "x", "totals": [], f"totals/{TASK}": "x", "status": 5,
-                         "asked": 5, "scope/samples": {TASK: ["x"]}}.items():  # fmt: skip
+                         "signature": 5, "scope/samples": {TASK: ["x"]}}.items():  # fmt: skip
         yield f"done.json {place}", Kind(in_json(named("done.json"), {place: value}), "none")
 
     def young(run: Path) -> None:

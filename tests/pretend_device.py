@@ -23,8 +23,8 @@ from torch import Tensor
 from torch.utils._device import _device_constructors
 from torch.utils.backend_registration import _DummyBackendModule, _setup_privateuseone_for_python_backend
 
-from dare_bench.model_adapters import native_opening, opening_arguments
-from dare_bench.model_adapters.causal import opening as causal_opening
+from dare_bench.model_adapters import load_arguments, open_native
+from dare_bench.model_adapters.causal import open_causal
 from dare_bench.model_adapters.causal import scoring as causal_scoring
 from dare_bench.model_adapters.scoring import forwards, score
 
@@ -216,7 +216,7 @@ _device_constructors()  # which ``with torch.device(...)`` knows from now on: be
 def available() -> Iterator[None]:
     """Lets code make tensors on the device, and ``dare_bench.load`` open models with ``device="pretend"``; packs have
     the sizes that they have on a CPU."""
-    allowed = opening_arguments.pick_device
+    allowed = load_arguments.pick_device
 
     def pick(name: str | None) -> torch.device:
         return DEVICE if name is not None and name.startswith(NAME) else allowed(name)
@@ -224,7 +224,7 @@ def available() -> Iterator[None]:
     with ExitStack() as stack:
         for name in ("tensor", "as_tensor"):
             stack.enter_context(patch.object(torch, name, _making(getattr(torch, name))))
-        for module in (opening_arguments, native_opening, causal_opening):
+        for module in (load_arguments, open_native, open_causal):
             stack.enter_context(patch.object(module, "pick_device", pick))
         for sizes in (score.CLEAN_TOKENS, forwards.PACK_TOKENS, forwards.READ_TOKENS, causal_scoring.LOGITS):
             stack.enter_context(patch.dict(sizes, {NAME: sizes["cpu"]}))

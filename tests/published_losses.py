@@ -1,8 +1,8 @@
 """Our losses of the cases in ``parity/published_losses.json``, beside what the published functions returned.
 
 The inputs are 2 groups of 3 completions of 6 tokens (some end early, one is empty), tables of log-probabilities by
-(look, completion, position) of the policy, of the policy that sampled, and of the reference, and advantages of both
-signs. ``masked`` are the tokens that each look hides (x); the published code saw the masks that our estimators draw. A
+(copy, completion, position) of the policy, of the policy that sampled, and of the reference, and advantages of both
+signs. ``masked`` are the tokens that each copy hides (x); the published code saw the masks that our estimators draw. A
 gradient is with respect to the table of the policy. ``mdpo`` has rewards of the predictions of each forward, and
 ``dtreerpo`` children of 2 canvases, with logits by (canvas, position, token).
 """
@@ -42,7 +42,7 @@ def case_of(name: str) -> dict[str, Any]:
 
 
 def table_of(name: str) -> Tensor:
-    """Log-probabilities by look, completion and position."""
+    """Log-probabilities by copy, completion and position."""
     return torch.tensor(vectors()["logprobs"][name], dtype=torch.float64)
 
 
@@ -64,8 +64,8 @@ def ours(case: dict[str, Any], **options: Any) -> Ours:
     """Our loss of a case, with its settings and ``options``."""
     method = method_of(case, options)
     if getattr(method.options, "confidence_weights", False):
-        given_U = torch.tensor(case["confidence"], dtype=torch.float64)[hidden(case)]
-        method.loss_weights = lambda weight_U, old_U: weight_U * given_U  # ours are exp(old_U)
+        given_A = torch.tensor(case["confidence"], dtype=torch.float64)[hidden(case)]
+        method.loss_weights = lambda weight_A, old_A: weight_A * given_A  # ours are exp(old_A)
     named = {"policy": "policy", "old": case["old"] or "policy", "reference": "reference"}
     tables = {name: table_of(source) for name, source in named.items()}
     return differentiated(method, rollout_of(case, method), tables, partial(nll_of, case), case["iteration"])
@@ -85,14 +85,14 @@ def differentiated(
     count = len(rollout.completions)
     if iteration:
         past = method.step(rollout, update(1, 1, count, steps))
-        rollout.old = [method.unit_values(rollout, past, pick(tables["old"], past))]
+        rollout.old = [method.action_logprobs(rollout, past, pick(tables["old"], past))]
     step = method.step(rollout, update(number, iteration, count, steps))
     table = tables["policy"].requires_grad_()
     reference = partial(pick, tables["reference"]) if method.beta else None
     loss, metrics = method.loss(step, pick(table, step), reference)
     (gradient,) = torch.autograd.grad(loss, table)
-    clipped, units = metrics.get("clip_fraction", (0.0, 1.0))
-    return Ours(float(loss.detach()), gradient, clipped / units, step)
+    clipped, actions = metrics.get("clip_fraction", (0.0, 1.0))
+    return Ours(float(loss.detach()), gradient, clipped / actions, step)
 
 
 def method_of(case: dict[str, Any], options: dict[str, Any]) -> Any:
@@ -102,7 +102,7 @@ def method_of(case: dict[str, Any], options: dict[str, Any]) -> Any:
 
 
 def hidden(case: dict[str, Any]) -> Tensor:
-    """The tokens that the first look hides, bool [completion, position]."""
+    """The tokens that the first copy hides, bool [completion, position]."""
     return torch.tensor([[sign == "x" for sign in row] for row in case["masked"][0]])
 
 
@@ -126,38 +126,38 @@ def prediction(completion: Completion, masked_L: Tensor, advantage: float) -> Pr
     return Prediction(completion.tokens, masked, completion.scored, advantage)
 
 
-def looks_of(case: dict[str, Any], step: RolloutStep) -> tuple[Tensor, Tensor]:
-    """The completion of each look, counted in the rollout, and the table that holds its log-probabilities: the number
-    of the look among those at the completion, or 0 without drawn masks, where each token is scored once."""
-    units = step.surrogate.units
-    kept = step.surrogate.completion_U.unique().tolist()
-    sample_R = torch.tensor([kept[s] for s in units.sample_R.tolist()])
+def copies_of(case: dict[str, Any], step: RolloutStep) -> tuple[Tensor, Tensor]:
+    """The completion of each copy, counted in the rollout, and the table that holds its log-probabilities: the number
+    of the copy among those at the completion, or 0 without drawn masks, where each token is scored once."""
+    actions = step.surrogate.actions
+    kept = step.surrogate.completion_A.unique().tolist()
+    sample_R = torch.tensor([kept[s] for s in actions.sample_R.tolist()])
     number_R = torch.tensor([int((sample_R[:r] == s).sum()) for r, s in enumerate(sample_R.tolist())])
     return sample_R, torch.zeros_like(number_R) if case["masked"] is None else number_R
 
 
 def nll_of(case: dict[str, Any], table: Tensor, step: RolloutStep) -> Tensor:
     """-log p of the tokens that a step scores, [N]."""
-    looks, prompt = step.surrogate.units.looks, len(vectors()["prompt"])
-    sample_R, number_R = looks_of(case, step)
-    column_N = looks.batch.column_T[looks.at_N] - prompt
-    return -table[number_R[looks.look_N], sample_R[looks.look_N], column_N]
+    copies, prompt = step.surrogate.actions.copies, len(vectors()["prompt"])
+    sample_R, number_R = copies_of(case, step)
+    column_N = copies.batch.column_T[copies.at_N] - prompt
+    return -table[number_R[copies.copy_N], sample_R[copies.copy_N], column_N]
 
 
 def masks_of(case: dict[str, Any], step: RolloutStep) -> list[list[str]]:
-    """The hidden tokens of the completion in each look, by look and completion."""
-    looks, prompt = step.surrogate.units.looks, len(vectors()["prompt"])
-    sample_R, number_R = looks_of(case, step)
+    """The hidden tokens of the completion in each copy, by copy and completion."""
+    copies, prompt = step.surrogate.actions.copies, len(vectors()["prompt"])
+    sample_R, number_R = copies_of(case, step)
     masks = [["" for _ in vectors()["answers"]] for _ in range(int(number_R.max()) + 1)]
     for row, sample, number in zip(
-        looks.seen_T.split(list(looks.batch.lengths)), sample_R.tolist(), number_R.tolist(), strict=True
+        copies.seen_T.split(list(copies.batch.lengths)), sample_R.tolist(), number_R.tolist(), strict=True
     ):
         masks[number][sample] = "".join("x" if token == MASK else "." for token in row[prompt:].tolist())
     return masks
 
 
 def gradient_of(case: dict[str, Any]) -> Tensor:
-    """The published gradient, of the looks that the algorithm has."""
+    """The published gradient, of the copies that the algorithm has."""
     return torch.tensor(case["gradient"], dtype=torch.float64)
 
 
@@ -195,6 +195,6 @@ def tree_rollout(method: Any) -> Rollout:
 
 def nll_of_children(table: Tensor, step: RolloutStep) -> Tensor:
     """-log p of the tokens that a step scores, from logits by canvas, position and token."""
-    looks, prompt = step.surrogate.units.looks, len(vectors()["prompt"])
-    column_N = looks.batch.column_T[looks.at_N] - prompt
-    return -table.log_softmax(-1)[looks.look_N, column_N, looks.target_N]
+    copies, prompt = step.surrogate.actions.copies, len(vectors()["prompt"])
+    column_N = copies.batch.column_T[copies.at_N] - prompt
+    return -table.log_softmax(-1)[copies.copy_N, column_N, copies.target_N]

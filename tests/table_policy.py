@@ -14,7 +14,7 @@ from torch.nn.functional import cross_entropy
 
 from dare_bench.diffusion.forward import Inputs
 from dare_bench.trainers.forwards import Forward, divide
-from dare_bench.trainers.reference import Reference
+from dare_bench.trainers.reference_policy import ReferenceLosses
 from dare_bench.trainers.settling import StepLoss, settle
 from dare_bench.trainers.steps import Step
 from dare_bench.training.rows import Kind, TokenRow, Tokens
@@ -49,23 +49,23 @@ class Table(nn.Module):
 
 def loss_of(method: Any, step: Step, losses: Callable[[Inputs], Tensor], reference: Any = None) -> tuple[Tensor, Any]:
     """A method's loss of a step under a policy, with a graph, and its metrics."""
-    return method.loss(step, losses(method.inputs(step.looks)).double(), reference)
+    return method.loss(step, losses(method.inputs(step.copies)).double(), reference)
 
 
 def accumulated(
     method: Any, step: Step, losses: Callable[[Inputs], Tensor], count: int, reference: Any = None
 ) -> tuple[float, Any]:
     """Backward of a step's loss divided into ``count`` forwards, as the loop does it; its value and metrics."""
-    parts = divide(step.looks, count)
-    value_N = torch.zeros(len(step.looks.at_N), dtype=torch.float64)
+    parts = divide(step.copies, count)
+    value_N = torch.zeros(len(step.copies.at_N), dtype=torch.float64)
     with torch.no_grad():
-        for looks, index_N in parts:
-            value_N[index_N] = losses(method.inputs(looks)).double()
+        for copies, index_N in parts:
+            value_N[index_N] = losses(method.inputs(copies)).double()
     value_N.requires_grad_()
     loss, metrics = method.loss(step, value_N, reference)
     (weight_N,) = torch.autograd.grad(loss, value_N)
-    for looks, index_N in parts:
-        torch.dot(losses(method.inputs(looks)).double(), weight_N[index_N]).backward()
+    for copies, index_N in parts:
+        torch.dot(losses(method.inputs(copies)).double(), weight_N[index_N]).backward()
     return float(loss.detach()), metrics
 
 
@@ -133,7 +133,7 @@ def check_divisions(algorithm: Any, policy: Table, step: Step, reference: Any) -
     """Loss and gradient of a step do not depend on the number of forwards that it is divided into."""
     loss, wanted, _ = divided(algorithm, policy, step, 1, reference)
     assert float(wanted.norm()) > 1e-3
-    for count in (2, 3, len(step.looks), len(step.looks) + 2):
+    for count in (2, 3, len(step.copies), len(step.copies) + 2):
         other, result, _ = divided(algorithm, policy, step, count, reference)
         assert math.isclose(other, loss, rel_tol=1e-9, abs_tol=1e-12)
         torch.testing.assert_close(result, wanted, rtol=1e-9, atol=1e-12)
@@ -142,20 +142,20 @@ def check_divisions(algorithm: Any, policy: Table, step: Step, reference: Any) -
 
 def check_settled(algorithm: Any, policy: Table, step: Step, reference: Any, count: int) -> None:
     """Where values of the step are needed, they come from a pass before the forwards, or, if the loss is a sum over
-    looks, from each forward: weights, loss and metrics are those of the whole step."""
+    copies, from each forward: weights, loss and metrics are those of the whole step."""
     with torch.no_grad():
-        nll_N = policy.losses(algorithm.inputs(step.looks)).float()
+        nll_N = policy.losses(algorithm.inputs(step.copies)).float()
     wanted, asked = settle(algorithm, step, nll_N, reference), list[Step]()
-    given = None if reference is None else Reference(lambda step: asked.append(step) or reference(step))
+    given = None if reference is None else ReferenceLosses(lambda step: asked.append(step) or reference(step))
     passes = list[Step]()
     loss = StepLoss(algorithm, step, given, lambda step: passes.append(step) or nll_N, count)
-    for number, (looks, index_M) in enumerate(divide(step.looks, count), 1):
-        forward = Forward(step, number, looks, index_M, number == count)
+    for number, (copies, index_M) in enumerate(divide(step.copies, count), 1):
+        forward = Forward(step, number, copies, index_M, number == count)
         weight_M = loss.weights(forward, nll_N[index_M])
         torch.testing.assert_close(weight_M, wanted.weight_N[index_M], rtol=1e-12, atol=1e-12)
     assert loss.settled is not None and torch.equal(loss.nll_N, nll_N)
     assert len(asked) == (reference is not None), "the reference is asked once"
-    assert len(passes) == (algorithm.needs_values(step) and not algorithm.look_by_look)
+    assert len(passes) == (algorithm.needs_values(step) and not algorithm.sums_over_copies)
     if algorithm.needs_values(step):
         assert math.isclose(loss.settled.loss, wanted.loss, rel_tol=1e-12, abs_tol=1e-12)
         assert loss.settled.metrics == wanted.metrics

@@ -23,7 +23,7 @@ def register(registry: Registry) -> None:
     for name, target, about in (
         ("sft", "sft:SFT", "supervised fine-tuning with the loss of the family's authors"),
         ("dpo", "preference:DPO", "direct preference optimization on ELBO estimates"),
-        ("d1", "rl.d1:D1", "diffu-GRPO: one look with the completion masked (d1, arXiv 2504.12216)"),
+        ("d1", "rl.d1:D1", "diffu-GRPO: one copy with the completion masked (d1, arXiv 2504.12216)"),
         ("coupled_grpo", "rl.coupled_grpo:CoupledGRPO", "coupled-GRPO: a mask and its complement (arXiv 2506.20639)"),
         ("cj_grpo", "rl.cj_grpo:CJGRPO", "CJ-GRPO: replay of the sampler's trajectory (arXiv 2509.23924)"),
         ("dtreerpo", "rl.dtreerpo:DTreeRPO", "d-TreeRPO: local advantages in a tree of completions (arXiv 2512.09675)"),
@@ -33,6 +33,10 @@ def register(registry: Registry) -> None:
         ("ebpo", "rl.ebpo:EBPO", "EBPO: sequence ratios of ELBOs, all blocks in one forward (arXiv 2602.08676)"),
         ("spg", "rl.spg:SPG", "SPG: bounds by the sign of the advantage (arXiv 2510.09541)"),
         ("mdpo", "rl.mdpo:MDPO", "MDPO: rewards on the answers that forwards predict (arXiv 2508.13148)"),
-        ("vrpo", "preference:VRPO", "DPO with lower variance (LLaDA 1.5): many draws, shared with the reference model"),
+        (
+            "vrpo",
+            "preference:VRPO",
+            "DPO with lower variance (LLaDA 1.5): many draws, shared with the reference policy",
+        ),
     ):
         registry.add("trainer", name, f"dare_bench.trainers.{target}", origin=__name__, about=about)

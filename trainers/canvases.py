@@ -3,7 +3,7 @@
 A model that decodes on a canvas of fixed length must have seen canvases of many lengths behind answers of every length,
 else it learns one length, or reads an answer's length off its canvas. So each row draws its canvas anew in each epoch:
 P(length >= k) = (n / k)^1.25 for an answer of n tokens with its EOS, up to the longest canvas, which takes the rest. It
-is one law for all answers and prompts, restricted to what fits; canvases have few lengths (:func:`grid`).
+is one distribution for all answers and prompts, restricted to what fits; canvases have few lengths (:func:`grid`).
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The forwards of an optimizer step: how its looks are divided into them, and the token losses that each computes.
+"""The forwards of an optimizer step: how its copies are divided into them, and the token losses that each computes.
 
 Neither the loss nor its gradient depends on the division: a step's weights are settled for all its scored tokens.
 
@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 
 from dare_bench.diffusion.canvas import pack
-from dare_bench.diffusion.looks import Looks, masked_looks
+from dare_bench.diffusion.masked_copies import MaskedCopies, masked_copies
 from dare_bench.diffusion.sequence_parallel import SequenceGroup
 from dare_bench.seeds import key
 from dare_bench.trainers.objective import Objective
@@ -28,11 +28,11 @@ from dare_bench.training.spec import TrainSpec
 
 @dataclass(frozen=True)
 class Forward:
-    """One forward of a step: its number, its looks, and the indices of their scored tokens, int64 [M]."""
+    """One forward of a step: its number, its copies, and the indices of their scored tokens, int64 [M]."""
 
     step: Step
     number: int
-    looks: Looks
+    copies: MaskedCopies
     index_M: Tensor
     is_last: bool
 
@@ -52,17 +52,17 @@ class Forwards:
 
     def of(self, step: Step) -> list[Forward]:
         """The forwards of a step, as many in every process."""
-        count, limit = self.spec.gradient_accumulation_steps, self.spec.looks_per_forward
+        count, limit = self.spec.gradient_accumulation_steps, self.spec.micro_batch_size
         if limit is not None:
-            count = max(count, math.ceil(len(step.looks) / limit))
+            count = max(count, math.ceil(len(step.copies) / limit))
             if self.accelerator.num_processes > 1:
                 count = int(self.accelerator.gather(torch.tensor([count], device=self.accelerator.device)).max())
-        parts = enumerate(divide(step.looks, count), 1)
-        return [Forward(step, number, looks, index_M, number == count) for number, (looks, index_M) in parts]
+        parts = enumerate(divide(step.copies, count), 1)
+        return [Forward(step, number, copies, index_M, number == count) for number, (copies, index_M) in parts]
 
     def token_losses(self, network: Any, forward: Forward, cost: PhaseCost) -> Tensor:
         """-log p of the scored tokens of a forward, [M], with a graph if gradients are enabled."""
-        given = self.objective.inputs(forward.looks).to(self.accelerator.device)
+        given = self.objective.inputs(forward.copies).to(self.accelerator.device)
         given = replace(given, plan=replace(given.plan, sequence=self.sequence))
         cost.tokens += len(given.tokens_U)
         with self._dropout(forward):
@@ -72,9 +72,9 @@ class Forwards:
     @torch.no_grad()
     def values(self, network: Any, step: Step) -> Tensor:
         """-log p of a step's scored tokens under a network, float32 [N] on the CPU."""
-        nll_N = torch.empty(len(step.looks.at_N))
+        nll_N = torch.empty(len(step.copies.at_N))
         with self.phases.measure("score") as cost:
-            cost.forwards += len(step.looks)
+            cost.forwards += len(step.copies)
             for forward in self.of(step):
                 with self.accelerator.autocast():
                     nll_N[forward.index_M] = self.token_losses(network, forward, cost).float().cpu()
@@ -82,7 +82,7 @@ class Forwards:
 
     @contextlib.contextmanager
     def _dropout(self, forward: Forward) -> Iterator[None]:
-        """The same dropout in every pass over a forward's looks. (A layer that is computed again in the backward, to
+        """The same dropout in every pass over a forward's copies. (A layer that is computed again in the backward, to
         save memory, restores the state of its first pass.)"""
         if not self.spec.lora_dropout:
             yield
@@ -93,20 +93,20 @@ class Forwards:
             yield
 
 
-def divide(looks: Looks, count: int) -> list[tuple[Looks, Tensor]]:
-    """Divide looks into ``count`` forwards of similar size; one without any look has a single token to read, and
+def divide(copies: MaskedCopies, count: int) -> list[tuple[MaskedCopies, Tensor]]:
+    """Divide copies into ``count`` forwards of similar size; one without any copy has a single token to read, and
     nothing to score (under FSDP and DDP all processes take part in every forward).
 
     Returns:
-        Of each, its looks sorted by length, longest first (adjacent rows of equal length attend as one dense batch),
+        Of each, its copies sorted by length, longest first (adjacent rows of equal length attend as one dense batch),
         and the indices of its scored tokens, int64.
     """
-    lengths = looks.batch.lengths
+    lengths = copies.batch.lengths
     parts = [sorted(part, key=lambda r: -lengths[r]) for part in balanced_parts(lengths, count)]
-    return [looks.take(part) if part else (_nothing(), torch.zeros(0, dtype=torch.long)) for part in parts]
+    return [copies.take(part) if part else (_nothing(), torch.zeros(0, dtype=torch.long)) for part in parts]
 
 
-def _nothing() -> Looks:
-    """One look without a scored token."""
+def _nothing() -> MaskedCopies:
+    """One copy without a scored token."""
     batch = pack([((), (0,))])
-    return masked_looks(batch, torch.zeros(1, dtype=torch.bool), 0)
+    return masked_copies(batch, torch.zeros(1, dtype=torch.bool), 0)

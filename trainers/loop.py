@@ -51,7 +51,7 @@ from dare_bench.trainers.forwards import Forward, Forwards
 from dare_bench.trainers.objective import Objective, add_metrics, averages, mean_loss
 from dare_bench.trainers.phases import PhaseCost, Phases
 from dare_bench.trainers.progress import TrainingProgress
-from dare_bench.trainers.reference import open_reference
+from dare_bench.trainers.reference_policy import open_reference_policy
 from dare_bench.trainers.settling import NotFiniteError, StepLoss, finite
 from dare_bench.trainers.steps import Step, StepShape, StepSource
 from dare_bench.trainers.validation import Validation
@@ -96,7 +96,9 @@ class Loop(Trainer):
         self.forwards = Forwards(objective, spec, self.accelerator, self.phases, sequence)
         self.reference = None
         if objective.wants_reference:
-            self.reference = open_reference(objective, spec, model, services, self.accelerator, self.forwards.values)
+            self.reference = open_reference_policy(
+                objective, spec, model, services, self.accelerator, self.forwards.values
+            )
         self.remove_callback(PrinterCallback)
         self.add_callback(_SaveAndLogCallback(self))
         self.add_callback(TrainingProgress(shape.items_per_step))
@@ -141,7 +143,7 @@ class Loop(Trainer):
         self._step = inputs
         with self.phases.measure("update") as cost:
             self.phases.steps += 1
-            cost.forwards += len(inputs.looks)
+            cost.forwards += len(inputs.copies)
             model.train()
             forwards, values = self.forwards.of(inputs), partial(self.forwards.values, model)
             loss = StepLoss(self.objective, inputs, self.reference, values, len(forwards))

@@ -1,4 +1,4 @@
-"""Methods that learn from noised rows of the data: each draws noise by a law and weighs the masked tokens.
+"""Methods that learn from noised rows of the data: each draws noise by a schedule and weighs the masked tokens.
 
 Supervised fine-tuning and preference optimization are such methods; reinforcement learning samples its rows.
 """
@@ -12,7 +12,7 @@ from typing import ClassVar
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 from torch import Tensor
 
-from dare_bench.diffusion.laws import Law, Noise
+from dare_bench.diffusion.schedules import Noise, NoiseSchedule
 from dare_bench.errors import UsageError
 from dare_bench.seeds import key
 from dare_bench.trainers.canvases import LONGEST, Canvases, Padding
@@ -31,15 +31,15 @@ class NoisedOptions(BaseModel):
     padding: Padding | None = Field(
         None,
         description="EOS tokens behind an answer, which are learned. drawn: up to the end of a canvas whose length is "
-        "drawn for each row and epoch; longest: of the longest row of a step; eos_supervised: of canvas_length; "
-        "masked_out: one EOS (default: drawn with --data, eos_supervised with --task or canvas_length).",
+        "drawn for each row and epoch. longest: of the longest row of a step. eos_supervised: of canvas_length. "
+        "masked_out: one EOS. Default: drawn with --data, eos_supervised with --task or canvas_length.",
     )
     canvas_length: int | None = Field(
         None,
         ge=1,
-        description="Response tokens of a row with eos_supervised, or the longest with drawn (default: the task's own; "
-        "with --data twice the longest answer, at least 256; in block-causal families up to the end of the answer's "
-        "block).",
+        description="Response tokens of a row with eos_supervised, or the longest with drawn. Default: those of the "
+        "task; with --data twice the longest answer, at least 256. In block-causal families a row ends with the block "
+        "of its answer.",
     )
 
     @model_validator(mode="after")
@@ -80,14 +80,14 @@ _DRAWS = 256
 
 
 class NoisedMethod(Method):
-    """A method on noised rows. Subclasses define ``law``, ``weigh`` and ``loss``."""
+    """A method on noised rows. Subclasses define ``schedule``, ``weigh`` and ``loss``."""
 
     Options: ClassVar[type[BaseModel]] = NoisedOptions
 
     @property
     @abstractmethod
-    def law(self) -> Law:
-        """The noise law."""
+    def schedule(self) -> NoiseSchedule:
+        """The noise schedule."""
 
     @abstractmethod
     def weigh(self, noise: Noise) -> Tensor:
@@ -105,7 +105,7 @@ class NoisedMethod(Method):
         canvases = self.canvases(data)
         return NoisedRows(
             self.items(data),
-            self.law,
+            self.schedule,
             self.weigh,
             self.spec.mask,
             shape,

@@ -10,7 +10,7 @@ from typing import Any, ClassVar
 from torch import Tensor
 
 from dare_bench.diffusion.forward import Inputs, inputs
-from dare_bench.diffusion.looks import Looks
+from dare_bench.diffusion.masked_copies import MaskedCopies
 from dare_bench.trainers.steps import Step, StepShape, StepSource
 from dare_bench.training.rows import Tokens
 from dare_bench.training.spec import TrainSpec
@@ -73,7 +73,7 @@ class Objective(ABC):
 
     The loop settles a step's loss as one weight for each scored token, the derivative of ``loss``, and minimizes the
     weighted sum of token losses, divided into forwards in any way. The values that ``loss`` needs come from a pass
-    without gradients; a ``linear`` loss needs none, and one that is ``look_by_look`` those of each forward alone.
+    without gradients; a ``linear`` loss needs none, and one that is ``sums_over_copies`` those of each forward alone.
 
     Args:
         options: the method's settings (:attr:`dare_bench.trainers.method.Method.Options`).
@@ -88,8 +88,8 @@ class Objective(ABC):
     wants_reference: ClassVar[bool] = False
     linear: ClassVar[bool] = False
     """Is the loss linear in the token losses, so that its weights do not depend on their values?"""
-    look_by_look: ClassVar[bool] = False
-    """Is the loss a sum of terms that each read the token losses of one look? The weights of a forward then follow from
+    sums_over_copies: ClassVar[bool] = False
+    """Is the loss a sum of terms that each read the token losses of one copy? The weights of a forward then follow from
     its own token losses, however a step is divided. Such a loss reads a reference at the step itself only."""
 
     def __init__(self, options: Any, spec: ModelSpec, canvas: int | None) -> None:
@@ -134,9 +134,9 @@ class Objective(ABC):
         """Callbacks of ``transformers.Trainer`` for a training with this objective."""
         return []
 
-    def inputs(self, looks: Looks) -> Inputs:
+    def inputs(self, copies: MaskedCopies) -> Inputs:
         """The input of the network."""
-        return inputs(looks, self.spec, self.block_length)
+        return inputs(copies, self.spec, self.block_length)
 
     @property
     def block_length(self) -> int | None:

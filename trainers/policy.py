@@ -12,7 +12,7 @@ from torch import Tensor
 from dare_bench.diffusion.lockstep import Lockstep
 from dare_bench.trainers.checkpoints import writing_checkpoint
 from dare_bench.trainers.phases import Phases
-from dare_bench.trainers.reference import Reference
+from dare_bench.trainers.reference_policy import ReferenceLosses
 from dare_bench.trainers.steps import Step
 from dare_bench.types import LoopStats, Request, Reward, RewardPrompt, Sample
 
@@ -30,7 +30,7 @@ class PolicyInTraining:
         self.loop = loop
 
     @property
-    def reference(self) -> Reference | None:
+    def reference(self) -> ReferenceLosses | None:
         return self.loop.reference
 
     @property
@@ -45,7 +45,7 @@ class PolicyInTraining:
 
     @property
     def has_dropout(self) -> bool:
-        """Do the values of equal looks differ between optimizer steps?"""
+        """Do the values of equal copies differ between optimizer steps?"""
         return self.loop.spec.lora_dropout > 0
 
     @property

@@ -18,7 +18,7 @@ from pydantic import Field
 from torch import Tensor
 from torch.nn.functional import logsigmoid
 
-from dare_bench.diffusion.laws import EPS, Law, Noise, weights
+from dare_bench.diffusion.schedules import EPS, Noise, NoiseSchedule, weights
 from dare_bench.errors import UsageError
 from dare_bench.trainers.noised import NoisedMethod, NoisedOptions
 from dare_bench.trainers.objective import Losses, Metrics
@@ -26,25 +26,25 @@ from dare_bench.trainers.steps import Step, redraw
 from dare_bench.types import ModelSpec
 
 Unbiased = Literal["uniform", "even", "counts", "coupled", "blocks"]
-"""The noise laws whose weighted losses are an ELBO in expectation (not ``band``)."""
+"""The noise schedules whose weighted losses are an ELBO in expectation (not ``band``)."""
 
 
 class DPOOptions(NoisedOptions):
-    """Settings of ``dpo``: one draw for the policy, an independent one for the reference."""
+    """Settings of ``dpo``: one draw for the policy, an independent one for the reference policy."""
 
     beta: float = Field(
-        0.1, gt=0, description="Strength of the KL penalty to the reference, per nat of a response's ELBO."
+        0.1, gt=0, description="Strength of the KL penalty to the reference policy, per nat of a response's ELBO."
     )
     draws: int = Field(1, ge=1, description="Noised copies of each answer: noise levels with one mask each.")
-    noise: Unbiased = Field("uniform", description="Noise law (docs/training.md).")
-    eps: float = Field(EPS, gt=0, lt=1, description="Lowest noise level of the laws uniform and even.")
-    shared_noise: bool = Field(False, description="Use the same noised copies for the reference and the policy.")
+    noise: Unbiased = Field("uniform", description="Noise schedule (docs/training.md).")
+    eps: float = Field(EPS, gt=0, lt=1, description="Lowest noise level of the schedules uniform and even.")
+    shared_noise: bool = Field(False, description="Use the same noised copies for the reference policy and the policy.")
     fresh_noise: bool = Field(
         True,
         description="Draw new noise each epoch; if false, a pair keeps its noise, and the reference is computed once.",
     )
     reference: str | None = Field(
-        None, description="Checkpoint of the reference model (default: the starting checkpoint)."
+        None, description="Checkpoint of the reference policy (default: the starting checkpoint)."
     )
     label_smoothing: float = Field(0.0, ge=0, lt=0.5, description="Assumed share of pairs with a wrong preference.")
     block_length: int | None = Field(
@@ -57,11 +57,11 @@ class VRPOOptions(DPOOptions):
     paper's own independent levels are ``uniform``."""
 
     beta: float = Field(
-        0.2, gt=0, description="Strength of the KL penalty to the reference, per nat of a response's ELBO."
+        0.2, gt=0, description="Strength of the KL penalty to the reference policy, per nat of a response's ELBO."
     )
     draws: int = Field(8, ge=1, description="Noised copies of each answer: noise levels with one mask each.")
-    noise: Unbiased = Field("counts", description="Noise law (docs/training.md).")
-    shared_noise: bool = Field(True, description="Use the same noised copies for the reference and the policy.")
+    noise: Unbiased = Field("counts", description="Noise schedule (docs/training.md).")
+    shared_noise: bool = Field(True, description="Use the same noised copies for the reference policy and the policy.")
 
 
 class DPO(NoisedMethod):
@@ -93,12 +93,12 @@ class DPO(NoisedMethod):
             raise UsageError(f"{setting}: {spec.family} has no attention blocks; omit it")
         if options.noise == "even" and not (options.shared_noise and options.fresh_noise):
             raise UsageError("noise='even' spreads levels over a whole step: it needs shared_noise and fresh_noise")
-        _ = self.law  # raises for invalid settings
+        _ = self.schedule  # raises for invalid settings
 
     @property
-    def law(self) -> Law:
+    def schedule(self) -> NoiseSchedule:
         o = self.options
-        return Law(o.noise, o.draws, o.eps, block_length=o.block_length or self.spec.block_length)
+        return NoiseSchedule(o.noise, o.draws, o.eps, block_length=o.block_length or self.spec.block_length)
 
     @property
     def fresh_noise(self) -> bool:
@@ -115,7 +115,7 @@ class DPO(NoisedMethod):
     def loss(self, step: Step, nll_N: Tensor, reference: Losses | None) -> tuple[Tensor, Metrics]:
         """This process's part of the mean over the pairs of the step."""
         assert reference is not None
-        other = step if self.options.shared_noise else redraw(step, self.law, self.spec.mask)
+        other = step if self.options.shared_noise else redraw(step, self.schedule, self.spec.mask)
         reference_IR, policy_IR = other.sums(reference(other)), step.sums(nll_N)
         reward_IR = self.options.beta * (reference_IR - policy_IR)  # sums are negative ELBOs
         margin_I = reward_IR[:, 0] - reward_IR[:, 1]

@@ -43,7 +43,7 @@ class TrainingProgress(TrainerCallback):
     def on_log(self, args: Any, state: Any, control: Any, logs: dict[str, float] | None = None, **_: Any) -> None:
         if not state.is_world_process_zero or not logs or not logs.keys() & {"loss", "eval_loss"}:
             return
-        text = shown(logs)
+        text = log_line(logs)
         if "loss" not in logs:
             tqdm.write(f"step {state.global_step}/{state.max_steps}: {text}", file=sys.stderr)
             return
@@ -61,7 +61,7 @@ class TrainingProgress(TrainerCallback):
             self.bar.close()
 
 
-def shown(logs: Mapping[str, Any]) -> str:
+def log_line(logs: Mapping[str, Any]) -> str:
     """An entry of the log as text: ``reward 0.5 (std 0.1)``, phases side by side."""
     values = {k: v for k, v in logs.items() if k not in _HIDDEN and isinstance(v, int | float)}
     parts, phases = [], dict[str, list[str]]()

@@ -16,7 +16,7 @@ from torch import Tensor
 from dare_bench.errors import TrainingError
 from dare_bench.trainers.forwards import Forward
 from dare_bench.trainers.objective import Losses, Metrics, Objective
-from dare_bench.trainers.reference import Reference
+from dare_bench.trainers.reference_policy import ReferenceLosses
 from dare_bench.trainers.steps import Step
 
 
@@ -55,19 +55,19 @@ class StepLoss:
         self,
         objective: Objective,
         step: Step,
-        reference: Reference | None,
+        reference: ReferenceLosses | None,
         values: Callable[[Step], Tensor],
         forwards: int,
     ) -> None:
         self.objective, self.step = objective, step
         self.reference: Losses | None = reference
-        self.nll_N = torch.zeros(len(step.looks.at_N))
+        self.nll_N = torch.zeros(len(step.copies.at_N))
         """-log p of the tokens of the forwards so far."""
         self.settled: SettledLoss | None = None
         adapter_off = reference is not None and reference.adapter_off
         if not objective.needs_values(step):
             self.settled = self._settle(self.nll_N)
-        elif objective.look_by_look:
+        elif objective.sums_over_copies:
             # Before the forwards: the adapter must not be switched off and on between a forward and its backward.
             if reference is not None:
                 known_N = reference(step)

@@ -2,13 +2,14 @@
 
     loss = sum over masked tokens i of w_i CE_i / Z
 
-``w`` is the noise law's ELBO weight 1 / p (LLaDA, arXiv 2502.09992, eq. 5; SDAR, arXiv 2510.06303), Dream's CART (arXiv
-2508.15487, section 4.2) or 1 (LLaDA2, inclusionAI/dFactory). Z is, for ``row``, rows x the row's learned tokens; for
-``token``, all learned tokens of the step; for ``mask``, all masked tokens of the step. With ELBO weights and ``row``
-the expectation is the negative ELBO for each response token, averaged over rows. Z belongs to the whole optimizer step,
-so the loss does not depend on the division into micro-batches (DARE divides by each micro-batch's masked tokens, so its
-objective changes with the division). On drawn canvases the EOS tokens after an answer count as half of their row's
-learned tokens at most, in ``w`` and in Z: the model learns to answer, whatever the length of the canvas.
+``w`` is the noise schedule's ELBO weight 1 / p (LLaDA, arXiv 2502.09992, eq. 5; SDAR, arXiv 2510.06303), Dream's CART
+(arXiv 2508.15487, section 4.2) or 1 (LLaDA2, inclusionAI/dFactory). Z is, for ``row``, rows x the row's learned tokens;
+for ``token``, all learned tokens of the step; for ``mask``, all masked tokens of the step. With ELBO weights and
+``row`` the expectation is the negative ELBO for each response token, averaged over rows. Z belongs to the whole
+optimizer step, so the loss does not depend on the division into micro-batches (DARE divides by each micro-batch's
+masked tokens, so its objective changes with the division). On drawn canvases the EOS tokens after an answer count as
+half of their row's learned tokens at most, in ``w`` and in Z: the model learns to answer, whatever the length of the
+canvas.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ import torch
 from pydantic import Field, field_validator
 from torch import Tensor
 
-from dare_bench.diffusion.laws import CART_Q, EPS, Law, LawName, Noise, Weighting, weights
+from dare_bench.diffusion.schedules import CART_Q, EPS, Noise, NoiseSchedule, ScheduleName, Weighting, weights
 from dare_bench.errors import UsageError
 from dare_bench.trainers.canvases import eos_factors
 from dare_bench.trainers.noised import NoisedMethod, NoisedOptions
@@ -31,11 +32,11 @@ from dare_bench.types import ModelSpec
 class SFTOptions(NoisedOptions):
     """Settings of ``sft``; those of a family's authors are the defaults for its models."""
 
-    noise: LawName = Field("uniform", description="Noise law (docs/training.md); for LLaDA2 band.")
+    noise: ScheduleName = Field("uniform", description="Noise schedule (docs/training.md); for LLaDA2 band.")
     draws: int = Field(1, ge=1, description="Noised copies of each row.")
-    eps: float = Field(EPS, gt=0, lt=1, description="Lowest noise level of the laws uniform and even.")
+    eps: float = Field(EPS, gt=0, lt=1, description="Lowest noise level of the schedules uniform and even.")
     band: tuple[float, float] = Field(
-        (0.3, 0.8), description="Lowest and highest noise level of the law band: low,high."
+        (0.3, 0.8), description="Lowest and highest noise level of the schedule band: low,high."
     )
     weight: Weighting = Field("elbo", description="Weight of a masked token: elbo is 1 / p, plain 1; for LLaDA2 plain.")
     cart_q: float = Field(
@@ -75,16 +76,16 @@ class SFT(NoisedMethod):
             raise UsageError(f"cart_q={options.cart_q} belongs to weight='cart'; give weight='cart' too, or omit it")
         if options.block_length is not None and spec.block_length is None:
             raise UsageError(f"block_length={options.block_length}: {spec.family} has no attention blocks; omit it")
-        _ = self.law  # raises for invalid settings
+        _ = self.schedule  # raises for invalid settings
 
     @classmethod
     def family_defaults(cls, spec: ModelSpec) -> dict[str, Any]:
         return dict(spec.sft)
 
     @property
-    def law(self) -> Law:
+    def schedule(self) -> NoiseSchedule:
         o = self.options
-        return Law(o.noise, o.draws, o.eps, o.band, o.block_length or self.spec.block_length)
+        return NoiseSchedule(o.noise, o.draws, o.eps, o.band, o.block_length or self.spec.block_length)
 
     def weigh(self, noise: Noise) -> Tensor:
         batch = noise.batch

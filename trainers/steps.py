@@ -1,10 +1,10 @@
-"""Optimizer steps: the rows, noise and weights of each step as looks.
+"""Optimizer steps: the rows, noise and weights of each step as copies.
 
 A step is a function of (seed, step) and of the rows: the order of rows, their noise and the weight of each token are
 computed for the whole step before it is divided among processes and forwards. So neither the division, nor the number
 of processes, nor a resume changes the loss or its gradient.
 
-Shape letters: R looks, T packed tokens of them, N scored tokens, I items.
+Shape letters: R copies, T packed tokens of them, N scored tokens, I items.
 """
 
 from __future__ import annotations
@@ -19,8 +19,8 @@ import torch
 from torch import Tensor
 
 from dare_bench.diffusion.canvas import pack
-from dare_bench.diffusion.laws import Copies, Law, Noise, draw, weights
-from dare_bench.diffusion.looks import Looks, masked_looks
+from dare_bench.diffusion.masked_copies import MaskedCopies, masked_copies
+from dare_bench.diffusion.schedules import CleanCopies, Noise, NoiseSchedule, draw, weights
 from dare_bench.errors import CheckpointError
 from dare_bench.reading import read_json
 from dare_bench.seeds import key
@@ -35,16 +35,16 @@ class Step:
     """The part of an optimizer step that one process computes, in any number of forwards. A source of steps may give
     its objective a subclass with more in it.
 
-    Look r belongs to item ``item_R[r]`` (counted in this part) and to that item's row ``role_R[r]``. ``weight_N`` is a
+    Copy r belongs to item ``item_R[r]`` (counted in this part) and to that item's row ``role_R[r]``. ``weight_N`` is a
     factor of each scored token, computed for the whole step; what it means is the objective's affair. ``step_items`` is
-    the number of items of the whole step. ``keys`` identify the items' rows and noise: equal keys, equal looks (except
-    for the law ``even``, whose levels belong to a whole step).
+    the number of items of the whole step. ``keys`` identify the items' rows and noise: equal keys, equal copies (except
+    for the schedule ``even``, whose levels belong to a whole step).
     """
 
     number: int
     items: tuple[Item, ...]
     keys: tuple[int, ...]
-    looks: Looks
+    copies: MaskedCopies
     item_R: Tensor
     role_R: Tensor
     weight_N: Tensor
@@ -56,24 +56,24 @@ class Step:
         float64: policies are compared by the difference of sums that are hundreds of nats each.
         """
         roles = len(self.items[0])
-        place_N = (self.item_R * roles + self.role_R)[self.looks.look_N].to(loss_N.device)
+        place_N = (self.item_R * roles + self.role_R)[self.copies.copy_N].to(loss_N.device)
         weighted_N = loss_N.double() * self.weight_N.to(loss_N.device)
         total = weighted_N.new_zeros(len(self.items) * roles)
         return total.index_add(0, place_N, weighted_N).view(len(self.items), roles)
 
     def take(self, places: Sequence[int]) -> Step:
         """The part with some of its items, in the order given."""
-        looks_of: list[list[int]] = [[] for _ in self.items]
-        for look, item in enumerate(self.item_R.tolist()):
-            looks_of[item].append(look)
-        kept = [look for item in places for look in looks_of[item]]
-        looks, index_N = self.looks.take(kept)
+        copies_of: list[list[int]] = [[] for _ in self.items]
+        for copy, item in enumerate(self.item_R.tolist()):
+            copies_of[item].append(copy)
+        kept = [copy for item in places for copy in copies_of[item]]
+        copies, index_N = self.copies.take(kept)
         return replace(
             self,
             items=tuple(self.items[i] for i in places),
             keys=tuple(self.keys[i] for i in places),
-            looks=looks,
-            item_R=torch.arange(len(places)).repeat_interleave(torch.tensor([len(looks_of[i]) for i in places])),
+            copies=copies,
+            item_R=torch.arange(len(places)).repeat_interleave(torch.tensor([len(copies_of[i]) for i in places])),
             role_R=self.role_R[kept],
             weight_N=self.weight_N[index_N],
         )
@@ -170,7 +170,7 @@ class NoisedRows:
     """
 
     items: Sequence[Item]
-    law: Law
+    schedule: NoiseSchedule
     weigh: Weigh
     mask_id: int
     shape: StepShape
@@ -189,7 +189,7 @@ class NoisedRows:
         whole = self.whole(number)
         if self.shape.processes == 1:
             return whole
-        lengths_I = torch.tensor(whole.looks.batch.lengths).view(len(whole.items), -1).sum(1)
+        lengths_I = torch.tensor(whole.copies.batch.lengths).view(len(whole.items), -1).sum(1)
         return whole.take(balanced_parts(lengths_I.tolist(), self.shape.processes)[self.process])
 
     def describe(self) -> str:
@@ -206,12 +206,12 @@ class NoisedRows:
         self._saw(read_json(folder / "lineage.json", CheckpointError).get("canvas_lengths") or ())
 
     def _saw(self, lengths: Sequence[int]) -> None:
-        if lengths and self.law.block_length is None:
+        if lengths and self.schedule.block_length is None:
             seen = (*lengths, *(self.canvas_lengths or ()))
             self.canvas_lengths = min(seen), max(seen)
 
     def whole(self, number: int) -> Step:
-        """A step of all processes: its looks item by item, role by role, draw by draw."""
+        """A step of all processes: its copies item by item, role by role, draw by draw."""
         drawn = places(number, self.shape.items_per_step, len(self.items), self.seed)
         items, epochs = tuple(self.items[i] for _, i in drawn), [epoch if self.fresh else 0 for epoch, _ in drawn]
         if self.fill is not None:
@@ -224,19 +224,19 @@ class NoisedRows:
             [key("noise", self.seed, row.key, role, epoch) for role, row in enumerate(item)]
             for item, epoch in zip(items, epochs, strict=True)
         ]
-        roles, draws = len(items[0]), self.law.draws
-        copies = Copies(
+        roles, draws = len(items[0]), self.schedule.draws
+        clean = CleanCopies(
             pack([(row.prompt, row.answer) for item in items for row in item for _ in range(draws)]),
             torch.tensor(keys).flatten().repeat_interleave(draws),
             torch.arange(draws).repeat(len(items) * roles),
             key("batch", self.seed, number),
         )
-        noise = draw(self.law, copies)
+        noise = draw(self.schedule, clean)
         return Step(
             number=number,
             items=items,
             keys=tuple(key("item", *item_keys) for item_keys in keys),
-            looks=masked_looks(noise.batch, noise.masked_T, self.mask_id),
+            copies=masked_copies(noise.batch, noise.masked_T, self.mask_id),
             item_R=torch.arange(len(items)).repeat_interleave(roles * draws),
             role_R=torch.arange(roles).repeat_interleave(draws).repeat(len(items)),
             weight_N=self.weigh(noise)[noise.masked_T],
@@ -244,13 +244,13 @@ class NoisedRows:
         )
 
 
-def redraw(step: Step, law: Law, mask_id: int) -> Step:
+def redraw(step: Step, schedule: NoiseSchedule, mask_id: int) -> Step:
     """The same rows with independent noise, for a policy that does not share the other's; ELBO weights.
 
     Raises:
-        ValueError: the law spreads levels over the whole step, of which this is a part.
+        ValueError: the schedule spreads levels over the whole step, of which this is a part.
     """
-    if law.name == "even":
+    if schedule.name == "even":
         raise ValueError("noise='even' spreads levels over a whole step; a part of it cannot be redrawn")
     keys = tuple(key("other noise", k) for k in step.keys)
     key_IR = torch.tensor([[key(k, role) for role in range(len(step.items[0]))] for k in keys])
@@ -259,11 +259,11 @@ def redraw(step: Step, law: Law, mask_id: int) -> Step:
     for place in zip(step.item_R.tolist(), step.role_R.tolist(), strict=True):
         draws.append(seen.setdefault(place, 0))
         seen[place] += 1
-    noise = draw(law, Copies(step.looks.batch, key_IR[step.item_R, step.role_R], torch.tensor(draws), 0))
+    noise = draw(schedule, CleanCopies(step.copies.batch, key_IR[step.item_R, step.role_R], torch.tensor(draws), 0))
     return replace(
         step,
         keys=keys,
-        looks=masked_looks(noise.batch, noise.masked_T, mask_id),
+        copies=masked_copies(noise.batch, noise.masked_T, mask_id),
         weight_N=weights(noise, "elbo")[noise.masked_T],
     )
 

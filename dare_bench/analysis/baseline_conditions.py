@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from dare_bench.analysis.baseline import Baseline, BaselineTask
-from dare_bench.analysis.settings import differing, shown
+from dare_bench.analysis.settings import differing, setting_text
 from dare_bench.runs.text import listed
 from dare_bench.types import Decoding
 
@@ -88,7 +88,9 @@ def _document_mismatches(name: str, a: BaselineTask, b: BaselineTask, old: Basel
     if "examples (n-shot)" in settings:  # these two follow from it
         settings = {key: pair for key, pair in settings.items() if key not in ("few-shot seed", "examples as turns")}
     for key, (expected, seen) in settings.items():
-        yield Mismatch(f"{key} of {name}", shown(expected), shown(seen), _prompt_remedy(key, expected, seen, old))
+        yield Mismatch(
+            f"{key} of {name}", setting_text(expected), setting_text(seen), _prompt_remedy(key, expected, seen, old)
+        )
     if not settings:
         yield Mismatch(f"prompts or targets of {name}", "others", f"different in {listed(changed, 5)}")
 
@@ -120,7 +122,7 @@ def _setting_mismatches(old: Baseline, new: Baseline, kind: Literal["decoding", 
             remedy = _setting_remedy(old, new, kind, name, {task: a for task, (a, _) in values.items()})
             for task, (a, b) in values.items():
                 if a != b:
-                    yield Mismatch(f"{name} of {task}", shown(a), shown(b), remedy)
+                    yield Mismatch(f"{name} of {task}", setting_text(a), setting_text(b), remedy)
 
 
 def _setting_remedy(old: Baseline, new: Baseline, kind: str, name: str, expected: Mapping[str, Any]) -> str:

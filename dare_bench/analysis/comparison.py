@@ -15,7 +15,7 @@ from dare_bench.analysis.intervals import LEVEL, Interval, interval
 from dare_bench.analysis.names import letter, run_names, unknown_text
 from dare_bench.analysis.paired_tests import Difference, holm, smallest_drop
 from dare_bench.analysis.pairing import NotPooledError, Pairing, pair, require_same_harness, score_of
-from dare_bench.analysis.settings import MODEL, shown
+from dare_bench.analysis.settings import MODEL, setting_text
 from dare_bench.errors import IncompleteError, UsageError, unknown
 from dare_bench.program import several
 from dare_bench.runs.index import Document, DocumentIndex
@@ -93,7 +93,7 @@ class ScoreComparison:
         """The settings that differ, beside the model and what follows from it, in one line; "" if none do."""
         other_model = any(name in self.settings for name in MODEL)
         texts = [
-            f"{name} ({shown(a)} and {shown(b)})"
+            f"{name} ({setting_text(a)} and {setting_text(b)})"
             for name, (a, b) in self.settings.items()
             if name not in MODEL and not (other_model and name in Decoding.id_fields)  # ids depend on the vocabulary
         ]
@@ -107,7 +107,7 @@ class ScoreComparison:
 
 @dataclass
 class RunComparison:
-    """All comparisons of ``runs``; the first run is the reference unless all pairs were compared.
+    """All comparisons of ``runs``; the others were compared with the first run, unless all pairs were compared.
 
     ``left_out``: what could not be compared, with the reason.
     """
@@ -371,7 +371,7 @@ def _warnings(first: Run, second: Run, pairing: Pairing) -> Iterator[str]:
         )
     if len(environments) == 2:
         pairs = [(name.replace("_", "-"), *(values.get(name) for values in environments)) for name in _ENVIRONMENT]
-        if differing := [f"{name} ({shown(a)} and {shown(b)})" for name, a, b in pairs if a != b]:
+        if differing := [f"{name} ({setting_text(a)} and {setting_text(b)})" for name, a, b in pairs if a != b]:
             yield "the environments differ: " + ", ".join(differing)
     if pairing.higher_is_better is None:
         yield f"the direction of {pairing.key} is not recorded: higher is assumed to be better"

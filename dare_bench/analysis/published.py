@@ -178,7 +178,7 @@ def _notes(run: Run, score: Score | None, published: Bounded | None, facts: Mapp
         counts = ", ".join(f"{side} {'not recorded' if count is None else count}" for side, count in answers)
         yield f"answers to each prompt: {counts}; intervals count documents, not answers"
     if score.tier == "A":
-        yield "the sampler is approximate (tier A): its distribution differs from the reference"
+        yield "the sampler is approximate (tier A): its distribution differs from the published sampler's"
     if run.block.execution is not None and run.block.execution.unsafe:
         yield "generated code ran without a sandbox (--unsafe-no-sandbox)"
 

@@ -177,7 +177,7 @@ def _settings(run: Run, name: str) -> Iterator[tuple[str, Any]]:
     yield from ((f"likelihood {field}", value) for field, value in task.likelihood.items())
 
 
-def shown(value: Any) -> str:
+def setting_text(value: Any) -> str:
     """A setting's value as text, cut where it is long; of a hash of weights the first digits."""
     text = "not set" if value is None else str(value)
     if text.startswith("sha256:"):

@@ -46,13 +46,13 @@ def current(scores: Iterable[DatedScore]) -> DatedScore | None:
     return max(candidates, key=lambda dated: (counts[dated.score.task_fingerprint], dated.created))
 
 
-def question_difference(dated: DatedScore, reference: DatedScore | None) -> QuestionDifference | None:
+def question_difference(dated: DatedScore, question: DatedScore | None) -> QuestionDifference | None:
     """How a score's question differs from the current one; None where it does not, or where this is unknown."""
-    if reference is None or dated.score.task_fingerprint in (reference.score.task_fingerprint, UNKNOWN):
+    if question is None or dated.score.task_fingerprint in (question.score.task_fingerprint, UNKNOWN):
         return None
-    if dated.definition != reference.definition:
+    if dated.definition != question.definition:
         return "definition"
     if dated.score.limited:  # fewer documents are other prompts too, and have a mark of their own
         return None
-    same_documents = (dated.score.n, dated.score.n_total) == (reference.score.n, reference.score.n_total)
-    return None if same_documents and differ_in_template_only(dated.context, reference.context) else "prompts"
+    same_documents = (dated.score.n, dated.score.n_total) == (question.score.n, question.score.n_total)
+    return None if same_documents and differ_in_template_only(dated.context, question.context) else "prompts"

@@ -17,7 +17,7 @@ from dare_bench.analysis.settings import (
     differ_in_template_only,
     differing_prompt_settings,
     prompt_context,
-    shown,
+    setting_text,
 )
 from dare_bench.runs.reader import Run
 
@@ -112,7 +112,7 @@ def _add_documents(first: Run, second: Run, task: str, breaks: list[str], notes:
         notes.append("each checkpoint was prompted with its own chat template, so the prompts differ")
     elif content_differs:
         reasons = differing_prompt_settings(first, second, task)
-        notes += [f"{name}: {shown(a)} and {shown(b)}" for name, (a, b) in reasons.items()]
+        notes += [f"{name}: {setting_text(a)} and {setting_text(b)}" for name, (a, b) in reasons.items()]
     return counts
 
 

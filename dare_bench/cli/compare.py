@@ -11,7 +11,9 @@ from dare_bench.cli.runs import RUNS_HELP, open_runs, print_report, write_markdo
 
 
 def compare(
-    runs: Annotated[list[str], typer.Argument(metavar="A B [C...]", help=f"{RUNS_HELP} A is the reference.")],
+    runs: Annotated[
+        list[str], typer.Argument(metavar="A B [C...]", help=f"{RUNS_HELP} The others are compared with A.")
+    ],
     task: Annotated[
         str | None,
         typer.Option("--task", "-t", help="Tasks or groups, separated by commas (default: all shared tasks)."),

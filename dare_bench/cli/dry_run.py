@@ -50,9 +50,9 @@ def show_training(
     from dare_bench.costs.advice import record, text
     from dare_bench.costs.training import estimate
     from dare_bench.loading import here
-    from dare_bench.training.opening import combined, settle
     from dare_bench.training.processes import process_count
     from dare_bench.training.reward_functions import take_functions
+    from dare_bench.training.setup import combined, settle
 
     functions = take_functions(fields)
     spec = combined(None, fields)

@@ -166,7 +166,7 @@ def _open(fields: Mapping[str, Any], ways: Sequence[Variant]) -> Any:
     # Before torch is imported: threads that wait for each other asleep. On a machine with other work, busy waiting was
     # fifteen to forty times as slow, with a tiny network.
     os.environ.setdefault("OMP_WAIT_POLICY", "passive")
-    from dare_bench.engine.opening import Opener, split_adapter
+    from dare_bench.engine.opener import Opener, split_adapter
 
     model = Opener().model(split_adapter(run_spec(**{"tasks": ("-",), **fields})))
     for way in ways:

@@ -32,7 +32,7 @@ class State:
 
 
 class Stopped(KeyboardInterrupt):
-    """SIGTERM or SIGHUP arrived. It unwinds the program as Ctrl-C does."""
+    """SIGTERM or SIGHUP arrived. It unwinds the process as Ctrl-C does."""
 
     def __init__(self, number: int) -> None:
         super().__init__(number)
@@ -164,8 +164,8 @@ def _stoppable() -> Iterator[None]:
 
 
 def _stop_in(process: int) -> Callable[[int, Any], None]:
-    """The handler: the first signal unwinds the program, the second ends it at once. A forked child with this handler
-    ends at once, like a program without a handler."""
+    """The handler: the first signal unwinds the process, the second ends it at once. A forked child with this handler
+    ends at once, like a process without a handler."""
 
     def stop(number: int, _: Any) -> None:
         signal.signal(number, signal.SIG_DFL)

@@ -223,7 +223,7 @@ def runs(
     json: _Json = False,
 ) -> None:
     """List runs and external results with their scores."""
-    from dare_bench.analysis.opening import find_runs
+    from dare_bench.analysis.run_finder import find_runs
 
     listed = find_runs(root, echo_problem)
     if json:

@@ -36,7 +36,7 @@ def open_runs(names: str | Iterable[str]) -> list[Run]:
     Raises:
         RunError: no run at or below a path.
     """
-    from dare_bench.analysis.opening import LAYOUTS, find_runs, open_run, places_at
+    from dare_bench.analysis.run_finder import LAYOUTS, find_runs, open_run, places_at
 
     runs: list[Run] = []
     for name in [names] if isinstance(names, str) else names:

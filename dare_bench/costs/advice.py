@@ -12,7 +12,7 @@ from dare_bench.engine.progress import duration
 
 FLAGS = {
     "gradient_checkpointing": "--gradient-checkpointing", "fsdp": "--fsdp", "bf16": "--bf16", "peft": "--peft {}",
-    "looks_per_forward": "--looks-per-forward {}",
+    "micro_batch_size": "--micro-batch-size {}",
 }  # fmt: skip
 """The settings that save memory, as a user gives them."""
 NOT_COUNTED = (
@@ -27,7 +27,7 @@ def record(step: StepEstimate) -> dict[str, Any]:
     return {
         "method": spec.method, "model": spec.model, "gpu": asdict(step.gpu), "processes": step.processes,
         "parameters": parameters, "trained": trained, "steps": step.steps, "items": step.items,
-        "masked_copies": len(step.rehearsal.looks), "forwards": step.rehearsal.forwards(spec),
+        "masked_copies": len(step.rehearsal.copies), "forwards": step.rehearsal.forwards(spec),
         "phases": {name: asdict(phase) for name, phase in phases}, "held": step.held, "needed": step.needed,
         "fits": step.fits, "seconds": step.seconds, "assumed": list(assumed(step)), "not_counted": NOT_COUNTED,
     }  # fmt: skip
@@ -37,7 +37,7 @@ def text(step: StepEstimate) -> str:
     """The estimate in lines."""
     spec, (parameters, trained), (phase, peak) = step.spec, step.parameters, step.peak
     where = f"a group of {spec.sequence_parallel_size} devices" if spec.sequence_parallel_size > 1 else "a device"
-    copies = f"{len(step.rehearsal.looks):,} masked copies in {step.rehearsal.forwards(spec):,} forward(s)"
+    copies = f"{len(step.rehearsal.copies):,} masked copies in {step.rehearsal.forwards(spec):,} forward(s)"
     lines = [
         f"{spec.method} on {step.processes} x {step.gpu.name}: an estimate from traced code, not a measurement",
         f"{spec.model}: {parameters:,.0f} parameters, {trained:,.0f} trained",
@@ -93,17 +93,17 @@ def least_changes(step: StepEstimate) -> dict[str, Any] | None:
     chosen = [({k: v for switch in some for k, v in switch.items()}, limit) for some in several for limit in (0, 1)]
     for changes, limited in sorted(chosen, key=lambda c: (len(c[0].keys() & {"bf16", "peft"}), len(c[0]) + c[1], c[1])):
         changed = step.changed(changes)
-        if limited and (most := _most_looks(changed)) is not None:
-            return {**changes, "looks_per_forward": most}
+        if limited and (most := _largest_micro_batch(changed)) is not None:
+            return {**changes, "micro_batch_size": most}
         if not limited and changed.fits:
             return changes
     return None
 
 
-def _most_looks(step: StepEstimate) -> int | None:
+def _largest_micro_batch(step: StepEstimate) -> int | None:
     """The largest number of masked copies in a forward, all of them halved again and again, with which the training
     fits; None: not even one does."""
-    smaller = [len(step.rehearsal.looks) // 2**n for n in range(1, len(step.rehearsal.looks).bit_length())]
-    if not smaller or not step.changed({"looks_per_forward": 1}).fits:
+    smaller = [len(step.rehearsal.copies) // 2**n for n in range(1, len(step.rehearsal.copies).bit_length())]
+    if not smaller or not step.changed({"micro_batch_size": 1}).fits:
         return None
-    return next(most for most in smaller if step.changed({"looks_per_forward": most}).fits)
+    return next(most for most in smaller if step.changed({"micro_batch_size": most}).fits)

@@ -38,8 +38,8 @@ class _Policy:
         return int(self.model.forwards(request))
 
     def losses(self, step: Any) -> Tensor:
-        self.scored += len(step.looks)
-        return torch.zeros(len(step.looks.at_N))
+        self.scored += len(step.copies)
+        return torch.zeros(len(step.copies.at_N))
 
     def rewards(self, prompts: Sequence[RewardPrompt], texts: Sequence[str]) -> list[Reward]:
         """Every other answer is right, so that all have an advantage."""
@@ -67,11 +67,11 @@ class _Policy:
 
 @dataclass(frozen=True)
 class Rehearsal:
-    """``looks``: the masked copies of an optimizer step on a device, as its method's source gives them. Forwards of
+    """``copies``: the masked copies of an optimizer step on a device, as its method's source gives them. Forwards of
     single rows, mean over the steps on a rollout: ``scored`` without gradients if a step is one forward,
     ``scored_apart`` if it is several, ``sampled``. ``request``: of a completion."""
 
-    looks: Any
+    copies: Any
     scored: float
     scored_apart: float
     sampled: float
@@ -79,8 +79,8 @@ class Rehearsal:
 
     def forwards(self, spec: TrainSpec) -> int:
         """The forwards into which a step is divided."""
-        limit = spec.looks_per_forward or len(self.looks)
-        return max(spec.gradient_accumulation_steps, ceil(len(self.looks) / limit))
+        limit = spec.micro_batch_size or len(self.copies)
+        return max(spec.gradient_accumulation_steps, ceil(len(self.copies) / limit))
 
 
 def rehearse(method: Any, spec: TrainSpec, model: Any, rows: SampledRows, groups: int) -> Rehearsal:
@@ -100,7 +100,7 @@ def rehearse(method: Any, spec: TrainSpec, model: Any, rows: SampledRows, groups
     first = source.step(0)
     one = apart = float(policy.scored)
     for step, times in (first, 1), (source.step(iterations - 1), iterations - 1):
-        reference = len(step.looks) * bool(method.wants_reference)
-        values = len(step.looks) * (method.needs_values(step) and not method.look_by_look)
+        reference = len(step.copies) * bool(method.wants_reference)
+        values = len(step.copies) * (method.needs_values(step) and not method.sums_over_copies)
         one, apart = one + times * reference, apart + times * (reference + values)
-    return Rehearsal(first.looks, one / iterations, apart / iterations, policy.sampled / iterations, policy.request)
+    return Rehearsal(first.copies, one / iterations, apart / iterations, policy.sampled / iterations, policy.request)

@@ -22,10 +22,10 @@ from dare_bench.errors import UsageError, unknown
 from dare_bench.loading import here
 from dare_bench.protocols import AdapterSettings
 from dare_bench.registry import registry
-from dare_bench.training.opening import refuse_untrainable
 from dare_bench.training.processes import check_heads, data_parallel_size
 from dare_bench.training.rewards import NO_FUNCTIONS, Functions, check_options
 from dare_bench.training.rollout_engine import check_rollout_engine
+from dare_bench.training.setup import refuse_untrainable
 from dare_bench.training.spec import TrainSpec
 
 DTYPES = {"float64": 8, "float32": 4, "bfloat16": 2, "float16": 2}
@@ -85,22 +85,22 @@ class StepEstimate:
         apart = of.forwards(spec) > 1 or (self.method.wants_reference and self.adapter_off)
         phases = {"rollout": self._rollout()} if of.request is not None else {}
         if scored := of.scored_apart if apart else of.scored:
-            phases["score"] = self._of_looks(scored, backward=False)
+            phases["score"] = self._of_copies(scored, backward=False)
         scattered = spec.fsdp and of.forwards(spec) == 1  # otherwise they are accumulated whole
         how = {"checkpointing": spec.gradient_checkpointing, "scattered": scattered}
-        return {**phases, "update": self._of_looks(len(of.looks), backward=True, **how)}
+        return {**phases, "update": self._of_copies(len(of.copies), backward=True, **how)}
 
-    def _of_looks(self, rows: float, **how: bool) -> Phase:
+    def _of_copies(self, rows: float, **how: bool) -> Phase:
         """Forwards of so many masked copies in all."""
         import torch
 
         from dare_bench.costs.trace import training
 
-        spec, looks, shared = self.spec, self.rehearsal.looks, self.spec.sequence_parallel_size
-        most = ceil(len(looks) / self.rehearsal.forwards(spec))
+        spec, copies, shared = self.spec, self.rehearsal.copies, self.spec.sequence_parallel_size
+        most = ceil(len(copies) / self.rehearsal.forwards(spec))
         key = self.dtypes[1], spec.bf16, spec.peft, most, *how.items()
         if key not in self._traced:
-            inputs, dtype = self.method.inputs(looks.take(range(most))[0]), getattr(torch, self.dtypes[1])
+            inputs, dtype = self.method.inputs(copies.take(range(most))[0]), getattr(torch, self.dtypes[1])
             self._traced[key] = training(self.network, dtype, self.adapter, inputs, autocast=spec.bf16, **how)
         one, times = self._traced[key], rows / most
         return Phase(rows, times, one.flop * times / shared, one.moved * times / shared, one.peak / shared)
@@ -205,7 +205,7 @@ class StepEstimate:
     def about(self) -> str:
         """The size of a step, in words."""
         kind = "completions in rows" if self.rehearsal.request is not None else "items with rows"
-        return f"{self.items} {kind} of {mean(self.rehearsal.looks.batch.lengths):.0f} tokens"
+        return f"{self.items} {kind} of {mean(self.rehearsal.copies.batch.lengths):.0f} tokens"
 
 
 def estimate(

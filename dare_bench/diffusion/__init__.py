@@ -1,1 +1,1 @@
-"""Shared by sampling and training: noise laws, counter-based random numbers, likelihood estimators, losses."""
+"""Shared by sampling and training: noise schedules, counter-based random numbers, likelihood estimators, losses."""

@@ -1,11 +1,11 @@
-"""Looks as the input of any family's network, built from its :class:`ModelSpec` alone.
+"""Masked copies as the input of any family's network, built from its :class:`ModelSpec` alone.
 
-Bidirectional families read each look alone. With a shifted head, the state before a token predicts it. Block-causal
-families read every look twice, [seen | clean], so that all blocks are trained in one forward (arXiv 2503.09573): a
+Bidirectional families read each copy alone. With a shifted head, the state before a token predicts it. Block-causal
+families read every copy twice, [seen | clean], so that all blocks are trained in one forward (arXiv 2503.09573): a
 seen block attends to itself and to the clean blocks before it, as in decoding. Blocks are counted from a row's first
 token, prompt included, as the samplers of these families count them.
 
-Shape letters: R looks, T packed tokens of them, U packed tokens that the network reads (2 T for two copies),
+Shape letters: R copies, T packed tokens of them, U packed tokens that the network reads (2 T for two copies),
 N scored tokens.
 """
 
@@ -17,14 +17,14 @@ import torch
 from torch import Tensor
 
 from dare_bench.diffusion.canvas import Batch
-from dare_bench.diffusion.looks import Looks
+from dare_bench.diffusion.masked_copies import MaskedCopies
 from dare_bench.diffusion.plan import Plan
 from dare_bench.types import ModelSpec
 
 
 @dataclass(frozen=True)
 class Inputs:
-    """The arguments of a network's forward that returns ``nll`` [N], in the order of the looks' scored tokens.
+    """The arguments of a network's forward that returns ``nll`` [N], in the order of the copies' scored tokens.
 
     ``temperature`` divides the logits.
     """
@@ -54,13 +54,13 @@ class Inputs:
         }
 
 
-def inputs(looks: Looks, spec: ModelSpec, block_length: int | None = None) -> Inputs:
+def inputs(copies: MaskedCopies, spec: ModelSpec, block_length: int | None = None) -> Inputs:
     """The input of the network of ``spec``; ``block_length`` overrides the model's own."""
     block_length = spec.block_length if block_length is None else block_length
     if block_length is not None:
-        return two_copies(looks, block_length, spec.predicts == "next")
-    at_N = predicted_from(looks.batch, looks.at_N) if spec.predicts == "next" else looks.at_N
-    return Inputs(looks.seen_T, looks.batch.column_T, Plan(looks.batch.lengths), at_N, looks.target_N)
+        return two_copies(copies, block_length, spec.predicts == "next")
+    at_N = predicted_from(copies.batch, copies.at_N) if spec.predicts == "next" else copies.at_N
+    return Inputs(copies.seen_T, copies.batch.column_T, Plan(copies.batch.lengths), at_N, copies.target_N)
 
 
 def predicted_from(batch: Batch, at_N: Tensor) -> Tensor:
@@ -72,19 +72,19 @@ def predicted_from(batch: Batch, at_N: Tensor) -> Tensor:
     return at_N - (batch.column_T[at_N] > 0).long()
 
 
-def two_copies(looks: Looks, block_length: int, shifted: bool = False) -> Inputs:
-    """The input of block diffusion: each look as [seen | clean]; tokens are hidden and scored in the first copy.
+def two_copies(copies: MaskedCopies, block_length: int, shifted: bool = False) -> Inputs:
+    """The input of block diffusion: each copy as [seen | clean]; tokens are hidden and scored in the first copy.
 
     With a ``shifted`` head, a block's first token is predicted by the last state of the seen block before it, as in
     Fast-dLLM v2's training (modeling.py, arXiv 2509.26328); in decoding, that block is clean.
     """
-    batch = looks.batch
-    at_N = predicted_from(batch, looks.at_N) if shifted else looks.at_N
+    batch = copies.batch
+    at_N = predicted_from(batch, copies.at_N) if shifted else copies.at_N
     length_R = torch.tensor(batch.lengths)
-    before_T = (length_R.cumsum(0) - length_R)[batch.row_T]  # the clean copies of earlier looks
-    seen_T = torch.arange(len(looks.seen_T)) + before_T
-    tokens_U = torch.empty(2 * len(looks.seen_T), dtype=looks.seen_T.dtype)
-    tokens_U[seen_T] = looks.seen_T
+    before_T = (length_R.cumsum(0) - length_R)[batch.row_T]  # the clean halves of earlier copies
+    seen_T = torch.arange(len(copies.seen_T)) + before_T
+    tokens_U = torch.empty(2 * len(copies.seen_T), dtype=copies.seen_T.dtype)
+    tokens_U[seen_T] = copies.seen_T
     tokens_U[seen_T + length_R[batch.row_T]] = batch.tokens_T
     plan = Plan(tuple(2 * n for n in batch.lengths), block_length, copies=2)
-    return Inputs(tokens_U, plan.positions(), plan, seen_T[at_N], looks.target_N)
+    return Inputs(tokens_U, plan.positions(), plan, seen_T[at_N], copies.target_N)

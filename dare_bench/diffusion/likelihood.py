@@ -87,7 +87,7 @@ def check_rounds(mc_num: int, batch_size: int) -> None:
 
 
 def reference_masks(n: int, mc_num: int, batch_size: int, generator: torch.Generator) -> MaskDraws:
-    """The published Monte Carlo law with its own draws: ``mc_num / batch_size`` rounds of ``batch_size`` masks.
+    """The published Monte Carlo estimator with its own draws: ``mc_num / batch_size`` rounds of ``batch_size`` masks.
 
     Source: ML-GSAI/LLaDA get_log_likelihood.py. ``mc_num % batch_size`` must be 0 (DecodingError).
     """
@@ -113,8 +113,8 @@ def bernoulli_masks(
     eps: float,
     generator: torch.Generator,
 ) -> MaskDraws:
-    """Dream's Monte Carlo law with its own draws: levels t spread over each round, every token masked on its own with
-    probability p = (1 - eps) t + eps, losses over p.
+    """Dream's Monte Carlo estimator with its own draws: levels t spread over each round, every token masked on its own
+    with probability p = (1 - eps) t + eps, losses over p.
 
     Masks cover the columns ``span`` of context + target, but numbers are drawn for all columns. Column 0 (BOS) and the
     last one (EOS) are never masked. A draw that masks nothing adds 0. There are ``max(mc_num // batch_size, 1)``

@@ -18,7 +18,7 @@ from dare_bench.config import RunSpec, check_names, run_spec
 from dare_bench.engine import identity as ident
 from dare_bench.engine import program_record
 from dare_bench.engine.hints import checked_harness
-from dare_bench.engine.opening import Opener, split_adapter
+from dare_bench.engine.opener import Opener, split_adapter
 from dare_bench.engine.part import part_of
 from dare_bench.engine.plan import PlannedRun, plan
 from dare_bench.engine.rundir import latest_with_prefix, read_done

@@ -15,7 +15,7 @@ from typing import Any
 from dare_bench.engine import identity as ident
 from dare_bench.engine.evaluate import resolve_spec
 from dare_bench.engine.hints import checked_harness
-from dare_bench.engine.opening import Opener
+from dare_bench.engine.opener import Opener
 from dare_bench.engine.queue import size
 from dare_bench.engine.rundir import candidates
 from dare_bench.engine.session import request_preparer

@@ -9,7 +9,7 @@ from datetime import datetime
 from pathlib import Path
 from typing import Annotated, Any
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import AliasChoices, BaseModel, ConfigDict, Field, ValidationError
 
 from dare_bench.engine.scope import Scope
 from dare_bench.errors import RunError, UsageError
@@ -47,7 +47,7 @@ class _DoneFile(_Strict):
     """The commit marker as stored."""
 
     status: Name
-    signature: str = Field(alias="asked")
+    signature: str = Field(validation_alias=AliasChoices("signature", "asked"))  # "asked": of earlier versions
     scope: _ScopeFile
     totals: dict[Name, Count | None]
 
@@ -178,7 +178,7 @@ class RunFolder:
                 "schema_version": SCHEMA_VERSION,
                 "run_id": self.path.name,
                 "status": done.status,
-                "asked": done.signature,
+                "signature": done.signature,
                 "scope": done.scope.plain(),
                 "totals": dict(done.totals),
                 "results_sha256": file_digest(self.path / results_name(self._date)) if self._date else None,

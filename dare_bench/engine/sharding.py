@@ -24,7 +24,7 @@ from dare_bench.config import RunSpec
 from dare_bench.engine import identity as ident
 from dare_bench.engine.environment import current_environment
 from dare_bench.engine.journal import Journal
-from dare_bench.engine.opening import Opener
+from dare_bench.engine.opener import Opener
 from dare_bench.engine.pieces import Pieces, cut, offered
 from dare_bench.engine.progress import Progress
 from dare_bench.engine.queue import Queue, RemoteWorkers

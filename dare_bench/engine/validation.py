@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from dare_bench.checkpoint_files import read_header
-from dare_bench.engine.opening import open_checkpoint
+from dare_bench.engine.opener import open_checkpoint
 from dare_bench.engine.soundness import Check, cheap, guarded
 from dare_bench.errors import CheckpointError
 from dare_bench.loading import load, locate

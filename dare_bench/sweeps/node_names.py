@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from dare_bench import fingerprint
-from dare_bench.sweeps.planning import PlannedEvaluation, PlannedTraining
+from dare_bench.sweeps.planning import PlannedEvaluation, PlannedTraining, with_first_names
 
 LONGEST = 120
 """Maximum length of one part of a name in characters; longer ones are cut and end in a hash."""
@@ -32,7 +32,7 @@ def train_key(training: PlannedTraining) -> str:
     """A training by all its settings."""
     spec = training.spec
     data = spec.task if spec.task is not None else f"{_source(training)}-{fingerprint.digest(spec.data, 4)}"
-    return f"train/{label([training.base.name, spec.method, data], training.settings)}"
+    return f"train/{label([training.base.name, spec.method, data], with_first_names(training.settings))}"
 
 
 def train_names(planned: Sequence[PlannedTraining], bases: Collection[str]) -> dict[str, str]:

@@ -8,7 +8,16 @@ from functools import cache
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError, ValidationInfo, field_validator
+from pydantic import (
+    AfterValidator,
+    AliasChoices,
+    BaseModel,
+    ConfigDict,
+    Field,
+    ValidationError,
+    ValidationInfo,
+    field_validator,
+)
 
 from dare_bench import fingerprint
 from dare_bench.config import one_line
@@ -18,7 +27,7 @@ from dare_bench.reading import existing, open_regular, read_json, read_text
 from dare_bench.runs import lineage
 from dare_bench.runs.reader import Run
 from dare_bench.runs.writer import atomic_write_json
-from dare_bench.sweeps.planning import EXECUTION
+from dare_bench.sweeps.planning import EXECUTION, with_first_names
 from dare_bench.sweeps.sweep_graph import SweepNode
 from dare_bench.training.folder import WEIGHTS, missing
 from dare_bench.training.sources import find_files
@@ -63,7 +72,8 @@ class _Cost(BaseModel):
 class Record(BaseModel):
     """A node's file. ``key`` is empty if the id is the key. ``digest`` hashes settings and inputs at the last start,
     ``starts`` counts them, ``where`` is the process of the last one; the seconds of ``cost`` are of all starts that
-    were not killed, the rest of it is of the last one."""
+    were not killed, the rest of it is of the last one. Earlier versions wrote ``asked`` for
+    settings and ``mark`` for digest."""
 
     model_config = ConfigDict(extra="ignore", protected_namespaces=(), populate_by_name=True)
 
@@ -71,10 +81,10 @@ class Record(BaseModel):
     kind: str
     key: str = ""
     status: Status = "pending"
-    settings: dict[str, Any] = Field(default_factory=dict, validation_alias="asked", serialization_alias="asked")
+    settings: dict[str, Any] = Field(default_factory=dict, validation_alias=AliasChoices("settings", "asked"))
     after: tuple[str, ...] = ()
     inputs: dict[str, Any] = Field(default_factory=dict)
-    digest: str = Field(default="", validation_alias="mark", serialization_alias="mark")
+    digest: str = Field(default="", validation_alias=AliasChoices("digest", "mark"))
     outputs: dict[str, Any] = Field(default_factory=dict)
     cost: dict[str, Any] = Field(default_factory=dict)
     error: str = ""
@@ -94,7 +104,7 @@ class Record(BaseModel):
 
     def plain(self) -> dict[str, Any]:
         """The content of the file."""
-        return self.model_dump(mode="json", by_alias=True)
+        return self.model_dump(mode="json")
 
 
 def folder(out: Path, name: str) -> Path:
@@ -168,7 +178,7 @@ def digest_of(node: SweepNode, inputs: dict[str, Any]) -> str:
     """A hash of settings and inputs: a node with another one is run again."""
     ignored = EXECUTION if node.kind == "train" else ()
     settings = {name: value for name, value in node.settings.items() if name not in ignored}
-    return fingerprint.digest([settings, inputs], 32)
+    return fingerprint.digest([with_first_names(settings), inputs], 32)
 
 
 def is_done(out: Path, node: SweepNode) -> bool:
@@ -237,4 +247,4 @@ def claim(out: Path, name: str, spec: dict[str, Any]) -> None:
             raise RunError(f"{file} is damaged (name={owner!r}); remove it, or choose another --output-path")
         if owner != name:
             raise RunError(f"{out} holds the sweep {owner!r}, this one is {name!r}; choose another --output-path")
-    atomic_write_json(file, {"name": name, "asked": spec})
+    atomic_write_json(file, {"name": name, "spec": spec})

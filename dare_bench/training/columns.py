@@ -9,9 +9,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from dare_bench.errors import DataError, UsageError
+from dare_bench.errors import DataError, UsageError, brief
 from dare_bench.training import prompts, turns
-from dare_bench.training.files import shown
 from dare_bench.training.rows import Example, Item, Kind, PreferencePair
 from dare_bench.training.turns import Malformed, column, text
 from dare_bench.types import Message
@@ -84,10 +83,10 @@ def _dare_sft(row: Columns, where: str) -> list[Item]:
 def _preference(prompt_name: str | None) -> Callable[[Columns, str], list[Item]]:
     def read(row: Columns, where: str) -> list[Item]:
         if column(row, "chosen") == column(row, "rejected"):
-            raise Malformed(f"chosen and rejected are the same ({shown(row['chosen'])}); expected different answers")
+            raise Malformed(f"chosen and rejected are the same ({brief(row['chosen'])}); expected different answers")
         prompt, (chosen, rejected) = turns.prompt_and_answers(row, prompt_name, ("chosen", "rejected"))
         if chosen == rejected:
-            raise Malformed(f"chosen and rejected answers are the same ({shown(chosen)}); expected different ones")
+            raise Malformed(f"chosen and rejected answers are the same ({brief(chosen)}); expected different ones")
         return [PreferencePair(prompt, chosen, rejected, where)]
 
     return read
@@ -170,4 +169,4 @@ def format_of(
             f"{DESCRIPTIONS[kind]}. Use {readers(other.kind)}, or data with columns {expected}{OWN.get(kind, '')}"
         )
     top = sorted(name for name in columns if "." not in name)
-    raise DataError(f"{where} has columns {shown(', '.join(top), 120)}; expected {expected}")
+    raise DataError(f"{where} has columns {brief(', '.join(top), 120)}; expected {expected}")

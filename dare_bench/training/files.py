@@ -18,7 +18,7 @@ from itertools import chain
 from pathlib import Path
 from typing import IO, Any
 
-from dare_bench.errors import DataError, UsageError
+from dare_bench.errors import DataError, UsageError, brief
 from dare_bench.reading import MAX_LINE, check_nesting, open_regular, unique_object
 
 SUFFIXES = (".jsonl", ".jsonl.gz", ".json", ".json.gz", ".csv", ".parquet")
@@ -45,12 +45,6 @@ class RowTable:
     name: str
     columns: frozenset[str]
     rows: Iterator[FileRow]
-
-
-def shown(value: Any, most: int = 60) -> str:
-    """A value for a message: one line, truncated."""
-    text = " ".join(repr(value).split())
-    return text if len(text) <= most else text[: most - 3] + "..."
 
 
 def reason(error: BaseException) -> str:
@@ -127,7 +121,7 @@ def checked_row(where: str, value: Any) -> FileRow:
     check_nesting(value)
     if isinstance(value, dict):
         return FileRow(where, value)
-    return FileRow(where, None, f"a row is an object of columns, this is a {type(value).__name__} ({shown(value)})")
+    return FileRow(where, None, f"a row is an object of columns, this is a {type(value).__name__} ({brief(value)})")
 
 
 def _problem(error: ValueError | RecursionError) -> str:

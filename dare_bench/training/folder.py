@@ -12,10 +12,10 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any, Literal, TypeVar
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import AliasChoices, BaseModel, ConfigDict, Field, ValidationError, field_validator
 
 from dare_bench.config import one_line
-from dare_bench.errors import TrainingError, UsageError
+from dare_bench.errors import RENAMED, TrainingError, UsageError
 from dare_bench.reading import existing, read_json
 from dare_bench.runs import lineage
 from dare_bench.runs.writer import atomic_write_json, ensure_folder
@@ -36,7 +36,7 @@ MAX_BATCH = 1 << 20
 """Maximum number of items of an optimizer step."""
 
 
-class Asked(BaseModel):
+class DefiningSettings(BaseModel):
     """The recorded settings of a training; those that are not declared here are only compared. A number that determines
     the number of steps may be missing in a record of an earlier version."""
 
@@ -55,8 +55,14 @@ class FolderRecord(BaseModel):
     model_config = ConfigDict(strict=True)
 
     status: Literal["running", "complete"]
-    asked: Asked
+    settings: DefiningSettings = Field(validation_alias=AliasChoices("settings", "asked"))
+    """Called ``asked`` in records of earlier versions."""
     spec: dict[str, Any] | None = None
+
+    @field_validator("spec")
+    @classmethod
+    def _with_present_names(cls, spec: dict[str, Any] | None) -> dict[str, Any] | None:
+        return spec and {RENAMED.get(name, name): value for name, value in spec.items()}
 
 
 def read(out: Path) -> FolderRecord:
@@ -88,14 +94,14 @@ def claim(out: Path, settings: Mapping[str, Any], facts: Mapping[str, Any] = Map
         if foreign := [name for name in ("config.json", "adapter_config.json") if (out / name).exists()]:
             raise UsageError(f"{out} holds a checkpoint ({foreign[0]}) but no {FILE}; choose another --output-path")
         ensure_folder(out)
-        atomic_write_json(file, {"status": "running", "asked": dict(settings), **facts})
+        atomic_write_json(file, {"status": "running", "settings": dict(settings), **facts})
         return "new"
     record = read(out)
     status = record.status
     if status != "complete" and not any(out.glob("checkpoint-*")) and not (out / lineage.FILE).exists():
-        atomic_write_json(file, {"status": "running", "asked": dict(settings), **facts})
+        atomic_write_json(file, {"status": "running", "settings": dict(settings), **facts})
         return "new"
-    before, now = _with_options(record.asked.model_dump()), _with_options(json.loads(json.dumps(settings)))
+    before, now = _with_options(record.settings.model_dump()), _with_options(json.loads(json.dumps(settings)))
     for name in sorted({*before, *now} - _NAMES - _LENGTH, key=lambda name: (name in _DERIVED, name)):
         if before.get(name) != now.get(name):
             raise UsageError(
@@ -106,7 +112,7 @@ def claim(out: Path, settings: Mapping[str, Any], facts: Mapping[str, Any] = Map
         return status
     _check_extension(out, now, _steps(before), _steps(now))
     log.info("extending the training in %s from %d to %d steps", out, _steps(before), _steps(now))
-    atomic_write_json(file, {"status": "running", "asked": dict(settings), **facts})
+    atomic_write_json(file, {"status": "running", "settings": dict(settings), **facts})
     return "running"
 
 
@@ -116,7 +122,8 @@ def status(out: Path, settings: Mapping[str, Any]) -> str:
         record = read(out)
     except TrainingError:
         return "new"
-    extended = _steps(record.asked.model_dump()) != _steps(settings)  # the first process may not have recorded it yet
+    # The first process may not have recorded an extension yet.
+    extended = _steps(record.settings.model_dump()) != _steps(settings)
     return "running" if extended else record.status
 
 
@@ -125,8 +132,8 @@ def is_trained(out: Path, settings: Mapping[str, Any]) -> bool:
     record = lineage.read(out)
     if record is None:
         return False
-    asked = _valid(Asked, record.get("settings") or {}, out / lineage.FILE)
-    return _steps(asked.model_dump()) == _steps(settings)
+    recorded = _valid(DefiningSettings, record.get("settings") or {}, out / lineage.FILE)
+    return _steps(recorded.model_dump()) == _steps(settings)
 
 
 def missing(out: Path) -> list[str]:
@@ -153,7 +160,7 @@ def check_resumable(out: Path, missing: Sequence[str]) -> None:
 
 def finish(out: Path, settings: Mapping[str, Any], facts: Mapping[str, Any]) -> None:
     """Mark the training complete."""
-    atomic_write_json(out / FILE, {"status": "complete", "asked": dict(settings), **facts})
+    atomic_write_json(out / FILE, {"status": "complete", "settings": dict(settings), **facts})
 
 
 def _with_options(settings: Mapping[str, Any]) -> dict[str, Any]:

@@ -9,10 +9,10 @@ import json
 from collections.abc import Callable, Mapping
 from typing import Any
 
+from dare_bench.errors import brief
 from dare_bench.registry import registry
 from dare_bench.reward_parts import last_boxed
 from dare_bench.training import turns
-from dare_bench.training.files import shown
 from dare_bench.training.rows import Item
 from dare_bench.training.turns import Malformed, column, text
 from dare_bench.types import RewardPrompt
@@ -69,7 +69,7 @@ def gsm8k(row: Columns, where: str) -> list[Item]:
     answer = text(column(row, "answer"), "answer")
     number = answer.rpartition("####")[2].strip()
     if "####" not in answer or not number:
-        raise Malformed(f"answer is {shown(answer[-60:])}; expected a solution that ends with '#### NUMBER'")
+        raise Malformed(f"answer is {brief(answer[-60:])}; expected a solution that ends with '#### NUMBER'")
     return _item(text(column(row, "question"), "question"), number, "gsm8k", where)
 
 
@@ -80,7 +80,7 @@ def math(row: Columns, where: str) -> list[Item]:
         return _item(problem, text(str(answer) if type(answer) is int else answer, "answer"), "math", where)
     solution = text(column(row, "solution"), "solution")
     if not (result := last_boxed(solution)):
-        raise Malformed(f"solution is {shown(solution[-60:])}; expected a result in \\boxed, or an 'answer'")
+        raise Malformed(f"solution is {brief(solution[-60:])}; expected a result in \\boxed, or an 'answer'")
     return _item(problem, result, "math", where)
 
 
@@ -90,9 +90,9 @@ def countdown(name: str) -> Callable[[Columns, str], list[Item]]:
     def read(row: Columns, where: str) -> list[Item]:
         numbers, target = column(row, name), column(row, "target")
         if not isinstance(numbers, list) or not numbers or any(type(number) is not int for number in numbers):
-            raise Malformed(f"{name} is {shown(numbers)}; expected a list of whole numbers")
+            raise Malformed(f"{name} is {brief(numbers)}; expected a list of whole numbers")
         if type(target) is not int:
-            raise Malformed(f"target is {shown(target)}; expected a whole number")
+            raise Malformed(f"target is {brief(target)}; expected a whole number")
         return _countdown(numbers, target, where)
 
     return read
@@ -120,7 +120,7 @@ def _sudoku(puzzle: str, solution: str, where: str) -> list[Item]:
     cells = ["".join(board.split()) for board in (puzzle, solution)]
     for name, board, digits in zip(("puzzle", "solution"), cells, ("01234", "1234"), strict=True):
         if len(board) != 16 or set(board) - set(digits):
-            raise Malformed(f"the {name} is {shown(board)}; expected 16 digits from {digits[0]} to 4")
+            raise Malformed(f"the {name} is {brief(board)}; expected 16 digits from {digits[0]} to 4")
     question = (
         "Solve this 4x4 sudoku: every row, column and 2x2 box holds the digits 1 to 4; 0 is an empty cell.\n"
         + "\n".join(cells[0][i : i + 4] for i in range(0, 16, 4))
@@ -139,7 +139,7 @@ def puzzle(row: Columns, where: str) -> list[Item]:
         return _countdown([int(number) for number in given.split(",")], int(result), where)
     except ValueError:
         raise Malformed(
-            f"input is {shown(given)} and output {shown(result)}; expected numbers and a target (30,100,93 and 23), or "
+            f"input is {brief(given)} and output {brief(result)}; expected numbers and a target (30,100,93 and 23), or "
             "two boards of 16 digits"
         ) from None
 
@@ -156,7 +156,7 @@ def mbpp(name: str) -> Callable[[Columns, str], list[Item]]:
     def read(row: Columns, where: str) -> list[Item]:
         tests = column(row, "test_list")
         if not isinstance(tests, list) or not tests or any(not isinstance(test, str) for test in tests):
-            raise Malformed(f"test_list is {shown(tests)}; expected a list of assertions")
+            raise Malformed(f"test_list is {brief(tests)}; expected a list of assertions")
         description = text(column(row, name), name)
         question = f"{description}\nThe Python program must pass these tests:\n\n" + "\n".join(tests)
         return _item(question, json.dumps(tests), "code", where, **_code_fields(row))

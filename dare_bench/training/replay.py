@@ -9,7 +9,7 @@ from typing import Any
 from dare_bench.errors import TrainingError, UsageError
 from dare_bench.registry import registry
 from dare_bench.training import folder
-from dare_bench.training.opening import open_training
+from dare_bench.training.setup import open_training
 from dare_bench.training.spec import train_spec
 
 _CONTENT = {"base_content": "the starting checkpoint", "base_adapter": "the starting adapter", "data_hash": "the data",
@@ -35,7 +35,7 @@ def replay(out: Path, step: int, model: str | None = None) -> tuple[Any, Callabl
             f"{str(out)!r} is not the output folder of a training (it has no {folder.FILE}); give its --output-path"
         )
     record = folder.read(out)
-    fields, before = record.spec, record.asked
+    fields, before = record.spec, record.settings
     if fields is None or before.batch is None:
         raise TrainingError(f"{out / folder.FILE} has no settings to replay from; train again with this version")
     alone = {"report_to": (), "fsdp": False, "sequence_parallel_size": 1, "eval": {}, "output_path": str(out)}

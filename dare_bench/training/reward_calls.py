@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from numbers import Real
 from typing import Any
 
-from dare_bench.errors import DareError, TrainingError, UsageError, in_one_line
+from dare_bench.errors import DareError, TrainingError, UsageError, brief, in_one_line
 from dare_bench.training import time_limit
 from dare_bench.training.time_limit import TimeLimitError, limited
 from dare_bench.types import Reward, RewardPrompt
@@ -139,7 +139,7 @@ def _several(results: Any, name: str) -> list[Any]:
     results = _plain(results)
     if isinstance(results, str | bytes | Mapping) or not isinstance(results, Iterable):
         raise TrainingError(
-            f"the reward {name!r} returned {_shown(results)}, a {type(results).__name__}; expected a list with one "
+            f"the reward {name!r} returned {brief(results, 100)}, a {type(results).__name__}; expected a list with one "
             "reward for each answer"
         )
     return list(results)
@@ -155,8 +155,8 @@ def _reward(result: Any, name: str, prompt: RewardPrompt) -> Reward:
         terms = {str(term): number for term, of in given.terms.items() if (number := _number(of)) is not None}
     except (TypeError, ValueError, OverflowError, AttributeError):
         raise TrainingError(
-            f"{prompt.where}: the reward {name!r} returned {_shown(result)}; expected a finite number, a bool, None "
-            "(the answer cannot be scored), or dare_bench.types.Reward with such values and an accuracy of 0 or 1"
+            f"{prompt.where}: the reward {name!r} returned {brief(result, 100)}; expected a finite number, a bool, "
+            "None (the answer cannot be scored), or dare_bench.types.Reward with such values and an accuracy of 0 or 1"
         ) from None
     return Reward(value, accuracy, terms)
 
@@ -176,10 +176,6 @@ def _number(value: Any) -> float | None:
     return number
 
 
-def _shown(value: Any) -> str:
-    return f"{' '.join(repr(value).split()):.100}"
-
-
 # -- what is said when it raises ---------------------------------------------------------------------------------------
 
 
@@ -196,7 +192,7 @@ def _where_it_raises(
             try:
                 call([prompt], [text])
             except (Exception, SystemExit):
-                return f"{prompt.where} (answer {_shown(text)})"
+                return f"{prompt.where} (answer {brief(text, 100)})"
         return None
 
     try:

@@ -19,11 +19,11 @@ from dare_bench.registry import registry
 from dare_bench.runs.reader import Run
 from dare_bench.runs.writer import held
 from dare_bench.training import folder
-from dare_bench.training.opening import open_training, settle
 from dare_bench.training.processes import data_parallel_size, first_process
 from dare_bench.training.reward_functions import take_functions
 from dare_bench.training.rewards import check_rewards
 from dare_bench.training.rows import Tokens
+from dare_bench.training.setup import open_training, settle
 from dare_bench.training.sources import open_memory
 from dare_bench.training.spec import TrainSpec
 from dare_bench.training.tokens import histogram

@@ -10,7 +10,7 @@ from typing import Any
 
 from dare_bench.engine.evaluate import evaluate_all
 from dare_bench.engine.identity import same_evaluation
-from dare_bench.engine.opening import open_checkpoint
+from dare_bench.engine.opener import open_checkpoint
 from dare_bench.engine.plan import plan
 from dare_bench.errors import RunError, UsageError
 from dare_bench.loading import locate

@@ -13,7 +13,7 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
-from dare_bench.errors import DataError, UsageError
+from dare_bench.errors import DataError, UsageError, brief
 from dare_bench.harness.common.by_name import by_name
 from dare_bench.harness.common.local_data import ENVIRONMENT, MANIFEST, LocalData
 from dare_bench.hub import why_offline
@@ -27,7 +27,6 @@ from dare_bench.training.files import (
     of_first_row,
     reason,
     schema_names,
-    shown,
 )
 
 log = logging.getLogger("dare_bench")
@@ -74,7 +73,7 @@ def _of_folder(folder: Path, split: str) -> list[Path]:
     of_split = [p for name, p in names.items() if _is_of_split(name, split)]
     if not of_split and any(_is_of_split(name, other) for name in names for other in SPLITS):
         raise UsageError(
-            f"{folder} has no file of the split {split!r} ({shown(', '.join(names), 120)}); "
+            f"{folder} has no file of the split {split!r} ({brief(', '.join(names), 120)}); "
             "name the file itself, or another split"
         )
     return of_split or list(names.values())
@@ -169,5 +168,5 @@ def _memory_row(where: str, value: Any) -> FileRow:
     names: Iterable[Any] = row.value or ()
     for name in names:
         if not isinstance(name, str):
-            return FileRow(where, None, f"a column is called {shown(name)}, a {type(name).__name__}; expected text")
+            return FileRow(where, None, f"a column is called {brief(name)}, a {type(name).__name__}; expected text")
     return row

@@ -54,7 +54,9 @@ class TrainSpec(BaseModel):
     data: str | None = Field(
         None, description="Training data: a JSONL, JSON, CSV or parquet file, a folder, a glob pattern or a hub id."
     )
-    task: str | None = Field(None, description="Training data: our own task's training split (dare_sudoku, ...).")
+    task: str | None = Field(
+        None, description="Training data: the training split of a task of dare-bench (dare_sudoku, ...)."
+    )
     output_path: str = Field(description="Output folder of the trained checkpoint; the same command resumes in it.")
 
     validation_data: str | None = Field(
@@ -103,8 +105,8 @@ class TrainSpec(BaseModel):
         "num_generations).",
     )
     gradient_accumulation_steps: int = Field(1, ge=1, description="Forward passes per optimizer step.")
-    looks_per_forward: int | None = Field(
-        None, ge=1, description="Maximum noised copies in a forward pass; a step with more takes more passes."
+    micro_batch_size: int | None = Field(
+        None, ge=1, description="Maximum masked copies per forward pass; a step with more takes more passes."
     )
     learning_rate: float | None = Field(None, gt=0, description="Peak learning rate (default: the method's).")
     lr_scheduler_type: str | None = Field(
@@ -157,7 +159,7 @@ class TrainSpec(BaseModel):
     )
     load_best_model_at_end: bool = Field(False, description="Output the best checkpoint instead of the last one.")
     early_stopping_patience: int | None = Field(
-        None, ge=1, description="Stop after so many evaluations in a row whose metric_for_best_model is no better."
+        None, ge=1, description="Stop after so many evaluations in a row that do not improve metric_for_best_model."
     )
     early_stopping_threshold: float = Field(0.0, ge=0, description="Difference that a better metric has to exceed.")
     eval_on_start: bool = Field(False, description="Also evaluate the starting checkpoint.")

@@ -7,7 +7,7 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from dare_bench.training.files import shown
+from dare_bench.errors import brief
 from dare_bench.types import Message, Prompt
 
 ROLES = ("system", "user", "assistant")
@@ -24,7 +24,7 @@ class Malformed(ValueError):
 def column(row: Mapping[str, Any], name: str, shown_as: str | None = None) -> Any:
     """A column's value; raises Malformed where the row lacks it or holds null."""
     if name not in row:
-        raise Malformed(f"no {shown_as or name!r}; expected it, as in the file's first row (it has {shown(list(row))})")
+        raise Malformed(f"no {shown_as or name!r}; expected it, as in the file's first row (it has {brief(list(row))})")
     if row[name] is None:
         raise Malformed(f"{shown_as or name} is null; expected a value")
     return row[name]
@@ -34,16 +34,16 @@ def fields(row: Mapping[str, Any], name: str) -> Mapping[str, Any]:
     """A column that holds an object of fields; raises Malformed."""
     value = column(row, name)
     if not isinstance(value, dict):
-        raise Malformed(f"{name} is {shown(value)}; expected an object of fields")
+        raise Malformed(f"{name} is {brief(value)}; expected an object of fields")
     return value
 
 
 def text(value: Any, what: str, empty: bool = False) -> str:
     """``value`` as text, which must not be blank unless ``empty``; raises Malformed."""
     if not isinstance(value, str):
-        raise Malformed(f"{what} is {shown(value)}, a {type(value).__name__}; expected text")
+        raise Malformed(f"{what} is {brief(value)}, a {type(value).__name__}; expected text")
     if not empty and not value.strip():
-        raise Malformed(f"{what} is empty ({shown(value)}); expected text")
+        raise Malformed(f"{what} is empty ({brief(value)}); expected text")
     try:
         value.encode()
     except UnicodeEncodeError as error:
@@ -70,7 +70,7 @@ def sharegpt(value: Any, what: str) -> list[Message]:
 
 def _listed(value: Any, what: str) -> list[Any]:
     if not isinstance(value, list):
-        raise Malformed(f"{what} is {shown(value)}, a {type(value).__name__}; expected a list of chat messages")
+        raise Malformed(f"{what} is {brief(value)}, a {type(value).__name__}; expected a list of chat messages")
     if not value:
         raise Malformed(f"{what} is an empty list; expected chat messages")
     return value
@@ -78,11 +78,11 @@ def _listed(value: Any, what: str) -> list[Any]:
 
 def _message(item: Any, what: str, role_name: str, content_name: str) -> Message:
     if not isinstance(item, dict) or item.get(role_name) is None or content_name not in item:
-        raise Malformed(f"{what} is {shown(item)}; expected an object with {role_name!r} and {content_name!r}")
+        raise Malformed(f"{what} is {brief(item)}; expected an object with {role_name!r} and {content_name!r}")
     role = item[role_name]
     role = SHAREGPT_ROLES.get(role, role) if role_name == "from" and isinstance(role, str) else role
     if role not in ROLES:
-        raise Malformed(f"{what} has {role_name} {shown(role)}; allowed: {', '.join(ROLES)}")
+        raise Malformed(f"{what} has {role_name} {brief(role)}; allowed: {', '.join(ROLES)}")
     for name in CALLS:
         if item.get(name):
             raise Malformed(f"{what} has {name!r}, which chat templates here do not render; expected text alone")
@@ -96,7 +96,7 @@ def check_order(messages: Sequence[Message], what: str, last: str) -> None:
     for i, role in enumerate(roles[start:], start):
         expected = "assistant" if (i - start) % 2 else "user"
         if role != expected:
-            raise Malformed(f"{what}[{i}] is a turn of {role!r}; expected {expected!r} (roles: {shown(roles)})")
+            raise Malformed(f"{what}[{i}] is a turn of {role!r}; expected {expected!r} (roles: {brief(roles)})")
     if roles[-1] != last:
         raise Malformed(f"{what} ends with a turn of {roles[-1]!r}; expected {last!r}")
 
@@ -145,8 +145,8 @@ def _shared_messages(given: Any, name: str | None, before_answer: list[Message])
         question = text(given, str(name))
         if before_answer and before_answer[-1]["content"].strip() != question.strip():
             raise Malformed(
-                f"{name} is {shown(question)}, but the answers' last question is "
-                f"{shown(before_answer[-1]['content'])}; expected the same"
+                f"{name} is {brief(question)}, but the answers' last question is "
+                f"{brief(before_answer[-1]['content'])}; expected the same"
             )
         return before_answer or [user(question)]
     return list(prompt(given, str(name)))  # type: ignore[arg-type]

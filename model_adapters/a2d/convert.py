@@ -17,10 +17,9 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor
 
 from dare_bench.checkpoint_files import ADAPTER, diffusion_sign, read_config
-from dare_bench.errors import CheckpointError, SaveError
+from dare_bench.errors import CheckpointError, SaveError, brief
 from dare_bench.model_adapters.a2d.network import MASK, NETWORKS
 from dare_bench.model_adapters.checkpoint import INDEX, folder_shapes, read_object, weight_files
-from dare_bench.model_adapters.encoding import shown
 from dare_bench.model_adapters.saving import COMPANIONS, TRAINING
 
 BASES = {network.config_class.model_type.removeprefix("a2d-"): network for network in NETWORKS}
@@ -87,7 +86,7 @@ def _published(source: Path, config: dict[str, Any]) -> dict[str, Any]:
     if kind not in known or named != known[kind]:
         allowed = ", ".join(f"{name}/{architecture}" for name, architecture in known.items())
         raise CheckpointError(
-            f"{source}: model_type={shown(kind)}, architecture={shown(named)} cannot be converted to a2d; it must "
+            f"{source}: model_type={brief(kind)}, architecture={brief(named)} cannot be converted to a2d; it must "
             f"be one of {allowed}"
         )
     if config.get("quantization_config") is not None:

@@ -12,10 +12,9 @@ from typing import Annotated, Any, ClassVar
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
-from dare_bench.errors import CheckpointError
+from dare_bench.errors import CheckpointError, brief
 from dare_bench.model_adapters.backbone import QWEN_NAMES, Arch, DiffusionNetwork, RopeScaling, WeightNames
 from dare_bench.model_adapters.configs import Count, Layers, Positive, StandardConfig, arch_from
-from dare_bench.model_adapters.encoding import shown
 
 MASK = "<|mask|>"
 BLOCK_LENGTH = 32
@@ -101,11 +100,11 @@ def _llama3(rope: Mapping[str, Any], name: str) -> dict[str, Any]:
     except ValidationError as error:
         first = error.errors()[0]
         raise CheckpointError(
-            f"A2DLlama config has {name}={shown(rope)}: {'.'.join(map(str, first['loc']))}: {first['msg']}"
+            f"A2DLlama config has {name}={brief(rope)}: {'.'.join(map(str, first['loc']))}: {first['msg']}"
         ) from error
     if scaling.low_freq_factor >= scaling.high_freq_factor:
         raise CheckpointError(
-            f"A2DLlama config has {name}={shown(rope)}: low_freq_factor must be below high_freq_factor"
+            f"A2DLlama config has {name}={brief(rope)}: low_freq_factor must be below high_freq_factor"
         )
     return scaling.model_dump()
 
@@ -168,7 +167,7 @@ def network_of(model_type: Any, block_length: int | None) -> type[A2DNetwork]:
         if network.config_class.model_type == model_type:
             return _blocks(network) if block_length else network
     known = ", ".join(network.config_class.model_type for network in NETWORKS)
-    raise CheckpointError(f"model_type={shown(model_type)} in config.json is none of A2D's, which are {known}")
+    raise CheckpointError(f"model_type={brief(model_type)} in config.json is none of A2D's, which are {known}")
 
 
 def _blocks(network: type[A2DNetwork]) -> type[A2DNetwork]:

@@ -9,7 +9,7 @@ from typing import Any, NoReturn
 from dare_bench.checkpoint_files import read_config
 from dare_bench.errors import UsageError
 from dare_bench.model_adapters.causal.fields import NAME, CausalFields, resolved
-from dare_bench.model_adapters.causal.opening import network_of, open_causal
+from dare_bench.model_adapters.causal.open_causal import network_of, open_causal
 from dare_bench.types import Decoding, ModelSpec, OpeningSettings
 
 
@@ -20,7 +20,7 @@ class Causal:
     decoding = CausalFields
 
     def open(self, path: Path, settings: OpeningSettings) -> Any:
-        """Open a folder (see ``opening.open_causal``)."""
+        """Open a folder (see ``open_causal.open_causal``)."""
         return open_causal(path, settings)
 
     def planned(self, path: Path, settings: OpeningSettings) -> NoReturn:

@@ -12,7 +12,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from dare_bench.errors import DareError, DecodingError, UsageError
+from dare_bench.errors import DareError, DecodingError, UsageError, brief
 from dare_bench.model_adapters.adapters import is_adapted
 from dare_bench.model_adapters.batches import SHORTER, Batches
 from dare_bench.model_adapters.causal.fields import CausalFields, resolved
@@ -20,7 +20,7 @@ from dare_bench.model_adapters.causal.generation import CausalRow, generate_batc
 from dare_bench.model_adapters.causal.network import CausalNetwork
 from dare_bench.model_adapters.causal.scoring import score_texts
 from dare_bench.model_adapters.causal.weights import load_network, under_file_names
-from dare_bench.model_adapters.encoding import check_length, logits_tokens, shown
+from dare_bench.model_adapters.encoding import check_length, logits_tokens
 from dare_bench.protocols import AdapterSettings
 from dare_bench.types import Capabilities, Decoding, LoopStats, Request, Sample
 
@@ -117,7 +117,7 @@ class CausalModel(CausalNetwork):
             ModelOutputError: NaN logits.
         """
         if block_length is not None:
-            raise DecodingError(f"block_length={shown(block_length)}: an autoregressive model has no blocks")
+            raise DecodingError(f"block_length={brief(block_length)}: an autoregressive model has no blocks")
         tokens = logits_tokens(ids, self.encode, self.spec)
         return self.of_tokens(self.last_logits(torch.tensor([tokens]), len(tokens))[0].cpu())
 

@@ -9,9 +9,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from dare_bench.errors import DecodingError
-from dare_bench.model_adapters.encoding import encode_prompt, shown
-from dare_bench.model_adapters.opened import OpenedNetwork
+from dare_bench.errors import DecodingError, brief
+from dare_bench.model_adapters.encoding import encode_prompt
+from dare_bench.model_adapters.opened_network import OpenedNetwork
 from dare_bench.types import ModelSpec, Prompt
 
 
@@ -55,7 +55,7 @@ class CausalNetwork(OpenedNetwork):
                     f"{self.spec.family} has no likelihood field {name!r}: its likelihoods are exact; leave it out"
                 )
             if value not in (None, "auto", "exact"):
-                raise DecodingError(f"estimator={shown(value)}: a causal model's likelihood is exact; use 'auto'")
+                raise DecodingError(f"estimator={brief(value)}: a causal model's likelihood is exact; use 'auto'")
         return {"estimator": "exact"}
 
     @torch.no_grad()

@@ -20,7 +20,7 @@ from dare_bench.errors import DareError, ModelOutputError, PromptError
 from dare_bench.model_adapters.batches import SHORTER, Batches
 from dare_bench.model_adapters.causal.network import CausalNetwork
 from dare_bench.model_adapters.encoding import split_texts
-from dare_bench.model_adapters.opened import NAN_LOGITS
+from dare_bench.model_adapters.opened_network import NAN_LOGITS
 from dare_bench.types import Likelihood, LoopStats, Request, Sample
 
 WINDOW = 2048

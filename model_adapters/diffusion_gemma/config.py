@@ -10,10 +10,9 @@ from typing import Annotated, Any, ClassVar
 from pydantic import Field, ValidationError
 from transformers import PreTrainedConfig
 
-from dare_bench.errors import CheckpointError
+from dare_bench.errors import CheckpointError, brief
 from dare_bench.model_adapters.backbone import LayerAttention
 from dare_bench.model_adapters.configs import Count, Experts, Layers, Positive, Rope, Share, check_types
-from dare_bench.model_adapters.encoding import shown
 
 SUPPORTED: dict[str, tuple[Any, ...]] = {
     "hidden_activation": ("gelu_pytorch_tanh",),
@@ -97,7 +96,7 @@ def attention_of(text: Any) -> tuple[LayerAttention, ...]:
     kinds = text.layer_types or sixth
     if len(kinds) != count or kinds[-1] != "full_attention" or set(kinds) - set(ROTATIONS):
         raise CheckpointError(
-            f"DiffusionGemma config has layer_types={shown(kinds)}; it must name sliding_attention or "
+            f"DiffusionGemma config has layer_types={brief(kinds)}; it must name sliding_attention or "
             f"full_attention for each of num_hidden_layers={count} layers, and full_attention for the last"
         )
     rotations = {kind: _rotation(text, kind) for kind in set(kinds)}
@@ -126,7 +125,7 @@ def _sizes(text: Any, layer: int, full: bool) -> tuple[int, int]:
     sizes = {"num_key_value_heads": text.num_key_value_heads, "head_dim": text.head_dim}
     if not isinstance(own, dict) or own.keys() - sizes.keys():
         raise CheckpointError(
-            f"DiffusionGemma config has per_layer_config={shown(text.of_layers)}; it must be an object of layers "
+            f"DiffusionGemma config has per_layer_config={brief(text.of_layers)}; it must be an object of layers "
             "with their num_key_value_heads and head_dim"
         )
     check_types(DiffusionGemmaTextConfig, own)
@@ -146,7 +145,7 @@ def _rotation(text: Any, kind: str) -> tuple[float, float]:
     partial = kind == "sliding_attention" and share != 1
     if known.rope_theta is None or partial or known.rope_type not in (None, ROTATIONS[kind]):
         raise CheckpointError(
-            f"DiffusionGemma config has rope_parameters={shown(given)}; supported are sliding_attention of the type "
+            f"DiffusionGemma config has rope_parameters={brief(given)}; supported are sliding_attention of the type "
             "default and full_attention of the type proportional, each with a rope_theta above 0, without a factor"
         )
     return known.rope_theta, share

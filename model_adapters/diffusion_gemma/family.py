@@ -11,7 +11,7 @@ from typing import Any, ClassVar, Literal
 from pydantic import Field, model_validator
 
 from dare_bench.errors import DecodingError, PromptError
-from dare_bench.model_adapters.diffusion_gemma.likelihood import EncoderLaw
+from dare_bench.model_adapters.diffusion_gemma.likelihood import EncoderEstimator
 from dare_bench.model_adapters.diffusion_gemma.network import DiffusionGemmaForBlockDiffusion
 from dare_bench.model_adapters.diffusion_gemma.renoise import Renoise
 from dare_bench.model_adapters.family import Family, SamplerFields, SpecialIds
@@ -97,8 +97,8 @@ class DiffusionGemma(Family):
             raise DecodingError(f"mask_id={fields['mask_id']}: {self.name} has no mask token; leave it out")
         return super().resolve(fields, spec)
 
-    def likelihood_law(self, spec: ModelSpec) -> EncoderLaw:
-        return EncoderLaw()
+    def likelihood_estimator(self, spec: ModelSpec) -> EncoderEstimator:
+        return EncoderEstimator()
 
     def sampler(self, decoding: DiffusionGemmaDecoding, spec: ModelSpec) -> Sampler:
         d = decoding

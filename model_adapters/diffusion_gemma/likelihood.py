@@ -8,11 +8,11 @@ import torch
 
 from dare_bench.diffusion.likelihood import MaskDraws
 from dare_bench.errors import DecodingError, PromptError
-from dare_bench.model_adapters.scoring.likelihood_laws import LikelihoodLaw, Settings
+from dare_bench.model_adapters.scoring.likelihood_estimators import LikelihoodEstimator, Settings
 from dare_bench.types import ModelSpec
 
 
-class EncoderLaw(LikelihoodLaw):
+class EncoderEstimator(LikelihoodEstimator):
     """log p(target | context) by the chain rule, exactly and in one forward: the encoder's state at a token predicts
     the next one. This is the distribution of the encoder, with which the decoder shares its weights; that of the
     sampler, which has no published bound, is another."""
@@ -30,7 +30,7 @@ class EncoderLaw(LikelihoodLaw):
                 "estimator='exact' or leave it out"
             )
 
-    def estimator(self, context: int, target: int, settings: Settings) -> str:
+    def kind(self, context: int, target: int, settings: Settings) -> str:
         return "exact"
 
     def draws(self, context: int, target: int, settings: Settings, seed: int, visible: int = 0) -> list[MaskDraws]:

@@ -10,11 +10,11 @@ import torch
 
 from dare_bench.diffusion.likelihood import MaskDraws, bernoulli_masks, chain_masks, enumerate_masks
 from dare_bench.errors import DecodingError, PromptError
-from dare_bench.model_adapters.scoring.likelihood_laws import LikelihoodLaw, Settings
+from dare_bench.model_adapters.scoring.likelihood_estimators import LikelihoodEstimator, Settings
 from dare_bench.types import ModelSpec
 
 
-class DreamLaw(LikelihoodLaw):
+class DreamEstimator(LikelihoodEstimator):
     """The fields of DreamLM/Dream eval/eval.py by their names.
 
     ``reference`` is its own estimate: ``nll_type`` mc (Monte Carlo) or the chain rule from the left (ar_ftb) or from
@@ -31,7 +31,7 @@ class DreamLaw(LikelihoodLaw):
 
     reads_context = True
     choices: Mapping[str, tuple[str, ...]] = {
-        **LikelihoodLaw.choices,
+        **LikelihoodEstimator.choices,
         "nll_type": ("mc", "ar_ftb", "ar_btf"),
         "log_type": ("ftb", "btf", "union"),
     }
@@ -114,7 +114,7 @@ class DreamLaw(LikelihoodLaw):
         return [replace(masks, weights_M=masks.weights_M / total) if log == "union" else masks]
 
     def passes(self, context: int, target: int, settings: Settings) -> int:
-        if self.estimator(context, target, settings) == "exact":
+        if self.kind(context, target, settings) == "exact":
             return (1 << target) - 1
         if settings["nll_type"] != "mc":
             return context if settings["log_type"] == "btf" else target + 1  # strings get an EOS

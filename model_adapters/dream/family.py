@@ -10,7 +10,7 @@ from typing import Literal
 from pydantic import Field, model_validator
 
 from dare_bench.model_adapters.chatml import CHAT_TEMPLATE
-from dare_bench.model_adapters.dream.estimators import DreamLaw
+from dare_bench.model_adapters.dream.estimators import DreamEstimator
 from dare_bench.model_adapters.dream.network import DreamModel
 from dare_bench.model_adapters.family import Family, SamplerFields
 from dare_bench.model_adapters.fields import Count, NaturalNumber, Probability, TopP, divides, divisors, steps_fit
@@ -102,8 +102,8 @@ class Dream(Family):
     predicts = "next"
     mask_texts = ("<|mask|>",)
 
-    def likelihood_law(self, spec: ModelSpec) -> DreamLaw:
-        return DreamLaw()
+    def likelihood_estimator(self, spec: ModelSpec) -> DreamEstimator:
+        return DreamEstimator()
 
     def sampler(self, decoding: DreamDecoding, spec: ModelSpec) -> Sampler:
         d = decoding

@@ -11,7 +11,7 @@ from pydantic import Field, model_validator
 
 from dare_bench.model_adapters.chatml import CHAT_TEMPLATE
 from dare_bench.model_adapters.family import Family, SamplerFields
-from dare_bench.model_adapters.fast_dllm_v2.likelihood import FastDLLMLaw
+from dare_bench.model_adapters.fast_dllm_v2.likelihood import FastDLLMEstimator
 from dare_bench.model_adapters.fast_dllm_v2.network import Fast_dLLM_QwenForCausalLM
 from dare_bench.model_adapters.fast_dllm_v2.sub_blocks import SubBlockCache, SubBlocks
 from dare_bench.model_adapters.fields import Count, Probability, TopP, divisors
@@ -69,8 +69,8 @@ class FastDLLMv2(Family):
     predicts = "next"
     mask_texts = ("|<MASK>|",)
 
-    def likelihood_law(self, spec: ModelSpec) -> FastDLLMLaw:
-        return FastDLLMLaw()
+    def likelihood_estimator(self, spec: ModelSpec) -> FastDLLMEstimator:
+        return FastDLLMEstimator()
 
     def sampler(self, decoding: FastDLLMv2Decoding, spec: ModelSpec) -> Sampler:
         d = decoding

@@ -9,11 +9,11 @@ import torch
 
 from dare_bench.diffusion.likelihood import MaskDraws
 from dare_bench.errors import DecodingError, PromptError
-from dare_bench.model_adapters.scoring.likelihood_laws import Blockwise, Settings
+from dare_bench.model_adapters.scoring.likelihood_estimators import Blockwise, Settings
 from dare_bench.types import ModelSpec
 
 
-class FastDLLMLaw(Blockwise):
+class FastDLLMEstimator(Blockwise):
     """``nll_type="blocks"``: the sum of the blocks' bounds, as for the other block-causal families.
 
     ``nll_type="first_token"`` with estimator ``reference`` is what v2/eval.py of NVlabs/Fast-dLLM scores: the target's

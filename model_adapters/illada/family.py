@@ -14,7 +14,7 @@ from pydantic import Field, model_validator
 from dare_bench.model_adapters.family import SpecialIds
 from dare_bench.model_adapters.fields import NaturalNumber
 from dare_bench.model_adapters.illada.end_think import EndThink
-from dare_bench.model_adapters.illada.likelihood import ILLaDALaw
+from dare_bench.model_adapters.illada.likelihood import ILLaDAEstimator
 from dare_bench.model_adapters.illada.network import ILLaDAForCausalLM
 from dare_bench.model_adapters.llada.family import LLaDA, LLaDADecoding
 from dare_bench.model_adapters.sampling.attention import CachePolicy, Row
@@ -100,8 +100,8 @@ class ILLaDA(LLaDA):
     def defaults(self, spec: ModelSpec) -> dict[str, Any]:
         return super().defaults(spec) | {"end_think_token_ids": spec.end_think_ids or None}
 
-    def likelihood_law(self, spec: ModelSpec) -> ILLaDALaw:
-        return ILLaDALaw()
+    def likelihood_estimator(self, spec: ModelSpec) -> ILLaDAEstimator:
+        return ILLaDAEstimator()
 
     def sampler(self, decoding: LLaDADecoding, spec: ModelSpec) -> Sampler:
         d, sampler = decoding, super().sampler(decoding, spec)

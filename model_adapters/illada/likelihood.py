@@ -9,18 +9,18 @@ import torch
 
 from dare_bench.diffusion.likelihood import MaskDraws
 from dare_bench.errors import DecodingError, PromptError
-from dare_bench.model_adapters.scoring.likelihood_laws import LikelihoodLaw, Settings, WholeTarget
+from dare_bench.model_adapters.scoring.likelihood_estimators import LikelihoodEstimator, Settings, WholeTarget
 from dare_bench.types import ModelSpec
 
 
-class ILLaDALaw(WholeTarget):
+class ILLaDAEstimator(WholeTarget):
     """LLaDA's Monte Carlo bound (``llh="mc"``), or the sum of the smallest losses (``llh="confidence"``): in each of n
     forwards, the loss of the masked target token that is most probable is added, and the token revealed. That needs no
     random numbers, and is what iLLaDA chooses by between few answers. ``padd_eos`` puts an EOS behind the target, which
     is neither masked nor scored. ``estimator="confidence"`` and ``"mc"`` are short for ``reference`` with that ``llh``.
     """
 
-    choices: Mapping[str, tuple[str, ...]] = {**LikelihoodLaw.choices, "llh": ("mc", "confidence")}
+    choices: Mapping[str, tuple[str, ...]] = {**LikelihoodEstimator.choices, "llh": ("mc", "confidence")}
 
     def __init__(self) -> None:
         super().__init__(guided=True)
@@ -43,8 +43,8 @@ class ILLaDALaw(WholeTarget):
     def reveals(self, settings: Settings) -> bool:
         return settings["llh"] == "confidence"
 
-    def estimator(self, context: int, target: int, settings: Settings) -> str:
-        return "reference" if self.reveals(settings) else super().estimator(context, target, settings)
+    def kind(self, context: int, target: int, settings: Settings) -> str:
+        return "reference" if self.reveals(settings) else super().kind(context, target, settings)
 
     def ending(
         self, context: int, target: Sequence[int], settings: Settings, text: bool, spec: ModelSpec

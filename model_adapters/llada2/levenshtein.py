@@ -94,7 +94,7 @@ class _Step:
     """A forward's edits of one row: the block's tokens after the prompt, with the proposed ones, their confidences, and
     the best alternatives of each."""
 
-    law: Levenshtein
+    rule: Levenshtein
     state: BlockState
     old: list[int]
     proposed: list[int]
@@ -103,16 +103,16 @@ class _Step:
 
     def run(self) -> tuple[list[int], bool]:
         """The new tokens, and whether the block ends here."""
-        law, state = self.law, self.state
-        masked = [i for i, token in enumerate(self.old) if token == law.mask_id]
+        rule, state = self.rule, self.state
+        masked = [i for i, token in enumerate(self.old) if token == rule.mask_id]
         original = [i for i in masked if state.original[i]]
         state.after = 0 if original else state.after + 1
         chosen = self._filled(masked, len(masked) - len(original))
-        if law.max_post_steps:
-            last = state.after >= law.max_post_steps
+        if rule.max_post_steps:
+            last = state.after >= rule.max_post_steps
         else:
             last = bool(original) and set(original) <= set(chosen)
-        last = last or state.forwards >= law.max_steps - 1
+        last = last or state.forwards >= rule.max_steps - 1
         changed = {*(masked if last else chosen), *self._replaced()}
         new = [self._token(i, last) if i in changed else token for i, token in enumerate(self.old)]
         if not last:
@@ -123,10 +123,10 @@ class _Step:
 
     def _filled(self, masked: list[int], added: int) -> list[int]:
         """The masks to fill."""
-        if self.state.forwards >= self.law.steps:
+        if self.state.forwards >= self.rule.steps:
             return masked
-        due = even_schedule(self.state.masks, self.law.steps)[self.state.forwards] + added
-        above = [i for i in masked if self.confidence[i] > self.law.threshold]
+        due = even_schedule(self.state.masks, self.rule.steps)[self.state.forwards] + added
+        above = [i for i in masked if self.confidence[i] > self.rule.threshold]
         return above if len(above) >= due else sorted(masked, key=lambda i: -self.confidence[i])[:due]
 
     def _replaced(self) -> list[int]:
@@ -134,11 +134,11 @@ class _Step:
         return [
             i
             for i, token in enumerate(self.old)
-            if token not in (self.law.mask_id, self.proposed[i]) and self.confidence[i] > self.law.edit_threshold
+            if token not in (self.rule.mask_id, self.proposed[i]) and self.confidence[i] > self.rule.edit_threshold
         ]
 
     def _token(self, i: int, last: bool) -> int:
-        edits = (self.law.delete_id, self.law.split_id)
+        edits = (self.rule.delete_id, self.rule.split_id)
         if not last or self.proposed[i] not in edits:
             return self.proposed[i]
         return next(token for token in self.best[i] if token not in edits)
@@ -154,15 +154,15 @@ class _Step:
 
     def _edited(self, new: list[int]) -> list[int]:
         """Delete and insert; ``state.original`` follows its tokens."""
-        law, tokens, original = self.law, list[int](), list[bool]()
+        rule, tokens, original = self.rule, list[int](), list[bool]()
         for i, token in enumerate(new):
-            if token == law.split_id:
-                tokens += [law.mask_id, self.old[i]]
+            if token == rule.split_id:
+                tokens += [rule.mask_id, self.old[i]]
                 original += [False, self.state.original[i]]
-            elif token != law.delete_id:
+            elif token != rule.delete_id:
                 tokens.append(token)
                 original.append(self.state.original[i])
         length = len(self.old)
-        tokens += [law.mask_id] * (length - len(tokens))
+        tokens += [rule.mask_id] * (length - len(tokens))
         self.state.original = (original + [False] * length)[:length]
         return tokens[:length]

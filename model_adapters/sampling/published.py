@@ -51,7 +51,7 @@ class Stream:
 
         Sources: LLaDA generate.py, Fast-dLLM generate.py, Dream generation_utils.py, SDAR generate.py, LLaDA2 generate.
         """
-        noise = _LAWS[row.sampler.reference.noise](row, self.generator, vocab, due)
+        noise = _RULES[row.sampler.reference.noise](row, self.generator, vocab, due)
         if row.sampler.reference.noise == "renoise":
             self._noise = self._canvas(row, vocab)
         return noise
@@ -78,7 +78,7 @@ class Drawn(Draws):
     """What published code drew in a forward. ``noise_NV``: uniform float64 for Gumbel, exponential float32 for a
     multinomial; ``order_N`` for the order of positions."""
 
-    law: NoiseRule
+    rule: NoiseRule
     noise_NV: Tensor | None
     order_N: Tensor | None
 
@@ -98,11 +98,11 @@ class Drawn(Draws):
         self, logits_NV: Tensor, kept_NV: Tensor, temperature: float, positions: Positions, cut: slice
     ) -> tuple[Tensor, Tensor]:
         assert self.noise_NV is not None
-        if self.law == "gumbel":
+        if self.rule == "gumbel":
             token_N = gumbel_argmax(logits_NV, self.noise_NV[cut], temperature)
             return token_N, _logprob(logits_NV.double() / temperature, token_N)
         probability_NV = kept_NV.softmax(-1)
-        if self.law in ("masked", "gumbel_order", "canvas", "origin"):  # torch's Categorical normalizes once more
+        if self.rule in ("masked", "gumbel_order", "canvas", "origin"):  # torch's Categorical normalizes once more
             probability_NV = probability_NV / probability_NV.sum(-1, keepdim=True)
         token_N = (probability_NV / self.noise_NV[cut]).argmax(-1)
         return token_N, _logprob(kept_NV.double(), token_N)
@@ -198,7 +198,7 @@ def _origin(row: RowState, generator: torch.Generator, vocab: int, due: int) -> 
     return token, order
 
 
-_LAWS: Mapping[NoiseRule, Callable[[RowState, torch.Generator, int, int], Noise]] = {
+_RULES: Mapping[NoiseRule, Callable[[RowState, torch.Generator, int, int], Noise]] = {
     "gumbel": _gumbel,
     "block": _block,
     "sub_block": _sub_block,

@@ -31,7 +31,7 @@ class ReferencePolicy:
 class Ledger:
     """Counts the forwards of the published sampler that are not made for a row here."""
 
-    law: CountRule
+    rule: CountRule
     blocks: int = 0
     """Finished ones."""
     extra: int = 0
@@ -42,7 +42,7 @@ class Ledger:
         last = max((i for i, due in enumerate(schedule) if due), default=-1)
         due = list(schedule[: last + 1])
         forwards = due if replays else [n for n in due if n]
-        if self.law == "forwards":
+        if self.rule == "forwards":
             self.extra += len(due) - len(forwards)
         return forwards
 
@@ -50,7 +50,7 @@ class Ledger:
         """The forwards of the published sampler in a block that was finished after ``step`` ones: they change nothing.
         Fast-dLLM checks whether the block is full only after a second forward (``late_exit``)."""
         self.blocks += 1
-        if self.law in ("schedule", "blocks"):
+        if self.rule in ("schedule", "blocks"):
             return planned - step
         wasted = int(late_exit and step == 1 and planned > 1)
         self.extra += wasted
@@ -58,5 +58,5 @@ class Ledger:
 
     def reject(self, step: int, planned: int, masks: int) -> None:
         """Fast-dLLM's Dream adds a forward for each position that its last scheduled step rejected."""
-        if self.law == "carry":
+        if self.rule == "carry":
             self.extra += masks if step == planned else -int(step > planned)

@@ -253,18 +253,18 @@ class RowState:
     def published_forwards(self) -> int:
         """The forwards that the published sampler would have counted for this row; those made where it has no such
         row."""
-        sampler, prompt, law = self.sampler, len(self.prompt), self.ledger.law
+        sampler, prompt, rule = self.sampler, len(self.prompt), self.ledger.rule
         if self.given is not None or self.cut:  # no published sampler starts from a given canvas, or ends in the middle
             forwards = self.forwards
-        elif law == "schedule":
+        elif rule == "schedule":
             forwards = sampler.blocks(prompt) * sampler.strategy.planned(sampler.block_length)
-        elif law == "blocks":
+        elif rule == "blocks":
             forwards = self.ledger.blocks * sampler.strategy.planned(sampler.block_length)
-        elif law == "commit":
+        elif rule == "commit":
             forwards = self.forward + self.ledger.blocks + int(prompt >= sampler.block_length)
-        elif law == "prefix":
+        elif rule == "prefix":
             forwards = self.forward + self.ledger.blocks
-        elif law == "commit_ahead":
+        elif rule == "commit_ahead":
             prefill = prompt > sampler.block_length and prompt % sampler.block_length > 0
             ended = through_eos(self.response(), sampler.stopping.eos_ids) is not None
             forwards = self.forward + int(prefill) + int(not ended)

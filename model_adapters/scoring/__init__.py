@@ -1,2 +1,2 @@
-"""Log-likelihoods: a law draws masks and weights, the network computes losses of masked canvases, and their sum is the
-value."""
+"""Log-likelihoods: an estimator draws masks and weights, the network computes losses of masked canvases, and their sum
+is the value."""

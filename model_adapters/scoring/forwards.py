@@ -83,7 +83,7 @@ def _forward(model: ScoredModel, work: Work, store: KVStore | None) -> None:
     """One packed forward over different canvases; each use takes the losses of its own targets."""
     firsts = [uses[0].canvas for uses in work]
     single = all(all(use.canvas.targets == uses[0].canvas.targets for use in uses) for uses in work)
-    nll_N, logits_NV = _outputs(model, firsts, store, work[0][0].pair.law.causal, single)
+    nll_N, logits_NV = _outputs(model, firsts, store, work[0][0].pair.estimator.causal, single)
     offset = 0
     for uses in work:
         count = len(uses[0].canvas.scored)

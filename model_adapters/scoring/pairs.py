@@ -13,22 +13,22 @@ from dare_bench.diffusion.likelihood import MaskDraws
 from dare_bench.errors import PromptError
 from dare_bench.model_adapters.encoding import split_texts
 from dare_bench.model_adapters.sampling.pages import RowPages, chain
-from dare_bench.model_adapters.scoring.likelihood_laws import LikelihoodLaw
+from dare_bench.model_adapters.scoring.likelihood_estimators import LikelihoodEstimator
 from dare_bench.model_adapters.scoring.scored_model import ScoredModel
 from dare_bench.types import Likelihood, Request
 
 
 @dataclass(eq=False)
 class ScoredPair:
-    """``target`` is what is scored; ``ending`` are tokens at its end that the law has added. ``parts`` are its masks,
-    one set a block where there are blocks, and none if no value is wanted; ``losses`` are the summed losses of each
-    part's draws, float64 [M]."""
+    """``target`` is what is scored; ``ending`` are tokens at its end that the estimator has added. ``parts`` are its
+    masks, one set a block where there are blocks, and none if no value is wanted; ``losses`` are the summed losses of
+    each part's draws, float64 [M]."""
 
     request: Request
     context: list[int]
     target: list[int]
     ending: int
-    law: LikelihoodLaw
+    estimator: LikelihoodEstimator
     settings: dict[str, Any]
     parts: list[MaskDraws]
     shifted: bool = False
@@ -44,7 +44,7 @@ class ScoredPair:
     def __post_init__(self) -> None:
         self.losses = [torch.zeros(len(part.weights_M), dtype=torch.float64) for part in self.parts]
         self.whole = [*self.context, *self.target]
-        self.guidance = self.law.guidance(self.settings)
+        self.guidance = self.estimator.guidance(self.settings)
 
     @property
     def answer(self) -> list[int]:
@@ -72,7 +72,7 @@ class ScoredPair:
 
     def likelihood(self, seconds: float, weights_version: int = 0) -> Likelihood:
         """The answer, when all losses are there."""
-        value, stderr = self.law.combine(self.parts, self.losses)
+        value, stderr = self.estimator.combine(self.parts, self.losses)
         exact = all(part.round_size == 0 for part in self.parts)
         alike = all(part.round_size == 0 or part.masks_Mn.shape[1] == 1 for part in self.parts)
         passes = self.canvases + (self.clean > 0) + self.greedy_turns
@@ -127,7 +127,9 @@ class CanvasUse:
 
 def canvases(pair: ScoredPair, mask_id: int) -> Iterator[CanvasUse]:
     """The canvases of a pair whose clean prefix is in the cache; draws that mask nothing to score have none."""
-    hidden = pair.law.hidden(len(pair.context), len(pair.target), pair.settings) if pair.guidance > 0 else range(0)
+    hidden = (
+        pair.estimator.hidden(len(pair.context), len(pair.target), pair.settings) if pair.guidance > 0 else range(0)
+    )
     keys = chain(pair.whole[: pair.clean], pair.block_length) if pair.block_length else []
     for p, part in enumerate(pair.parts):
         low, high = pair.window(part)
@@ -174,11 +176,11 @@ def encode_pair(model: ScoredModel, request: Request) -> tuple[list[int], list[i
 def make_pair(model: ScoredModel, request: Request) -> ScoredPair:
     """A request as masks over tokens; raises DecodingError or PromptError."""
     context, target = encode_pair(model, request)
-    law, spec = model.likelihood_law(), model.spec
+    estimator, spec = model.likelihood_estimator(), model.spec
     settings = model.resolve_likelihood(request.decoding)
-    kind = law.estimator(len(context), len(target), settings)
+    kind = estimator.kind(len(context), len(target), settings)
     text = isinstance(request.prompt, str) and isinstance(request.target, str)
-    ending, visible = law.ending(len(context), target, settings, text, spec)
+    ending, visible = estimator.ending(len(context), target, settings, text, spec)
     total = len(context) + len(target) + len(ending)
     if total > spec.context_limit:
         behind = f" and {len(ending)} behind it" if ending else ""
@@ -187,5 +189,5 @@ def make_pair(model: ScoredModel, request: Request) -> ScoredPair:
             f"the model's context limit is {spec.context_limit}"
         )
     target = [*target, *ending]
-    parts = law.draws(len(context), len(target), {**settings, "estimator": kind}, request.seed, visible)
-    return ScoredPair(request, context, target, len(ending), law, settings, parts, spec.predicts == "next")
+    parts = estimator.draws(len(context), len(target), {**settings, "estimator": kind}, request.seed, visible)
+    return ScoredPair(request, context, target, len(ending), estimator, settings, parts, spec.predicts == "next")

@@ -19,7 +19,7 @@ Losses = Callable[[Sequence[MaskedCanvas]], Tensor]
 
 
 def fill_revealed(losses: Losses, mask_id: int, device: str, pairs: Sequence[ScoredPair], batches: Batches) -> None:
-    """Fill the losses of pairs whose law ``reveals``: loss j is the smallest one of the tokens that are masked in
+    """Fill the losses of pairs whose estimator ``reveals``: loss j is the smallest one of the tokens that are masked in
     forward j, among equal ones of the leftmost. ``device``: its type."""
     hidden = {id(pair): list(range(len(pair.losses[0]))) for pair in pairs}
     for turn in range(max(map(len, hidden.values()), default=0)):
@@ -43,7 +43,9 @@ def _canvas(pair: ScoredPair, masked: Sequence[int], mask_id: int) -> MaskedCanv
     """A pair with these tokens of its target masked."""
     scored = tuple(len(pair.context) + i for i in masked)
     tokens = [mask_id if i in set(scored) else token for i, token in enumerate(pair.whole)]
-    context = pair.law.hidden(len(pair.context), len(pair.target), pair.settings) if pair.guidance > 0 else range(0)
+    context = (
+        pair.estimator.hidden(len(pair.context), len(pair.target), pair.settings) if pair.guidance > 0 else range(0)
+    )
     targets = tuple(pair.whole[i] for i in scored)
     nothing = torch.zeros(0, dtype=torch.long)
     return MaskedCanvas(tuple(tokens), scored, targets, pair.guidance, context, None, 0, nothing, b"")

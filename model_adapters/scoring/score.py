@@ -76,8 +76,8 @@ class _Scorer:
             if cached:
                 self.prefixes = self.prefixes or CleanPrefixes(self.model.network, self.model.device)
                 self.prefixes.compute(pairs, self.batches.rows, PACK_TOKENS[self.model.device.type], self.stats)
-            revealed = [pair for pair in pairs if pair.law.reveals(pair.settings)]
-            others = [pair for pair in pairs if not pair.law.reveals(pair.settings)]
+            revealed = [pair for pair in pairs if pair.estimator.reveals(pair.settings)]
+            others = [pair for pair in pairs if not pair.estimator.reveals(pair.settings)]
             fill_losses(self.model, others, self.prefixes.store if self.prefixes else None, self.batches)
             spec, device = self.model.spec, self.model.device.type
             fill_revealed(partial(losses_at, self.model), spec.open_id, device, revealed, self.batches)
@@ -106,7 +106,7 @@ class _Scorer:
 def _greedy(model: ScoredModel, pairs: Sequence[ScoredPair], max_rows: int | None, stats: LoopStats) -> None:
     """Would greedy decoding, one most confident token at a time on the family's own grid, give the target? (LLaDA
     eval_llada.py, suffix_greedy_prediction.)"""
-    if pairs[0].law.causal:
+    if pairs[0].estimator.causal:
         _greedy_causal(model, pairs, stats)
         return
     for length, same in groupby(sorted(pairs, key=lambda p: p.block_length or 0), key=lambda p: p.block_length):

@@ -6,9 +6,9 @@ from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from typing import Any
 
-from dare_bench.model_adapters.opened import OpenedNetwork
+from dare_bench.model_adapters.opened_network import OpenedNetwork
 from dare_bench.model_adapters.sampling.sampler import Sampler
-from dare_bench.model_adapters.scoring.likelihood_laws import LikelihoodLaw
+from dare_bench.model_adapters.scoring.likelihood_estimators import LikelihoodEstimator
 from dare_bench.types import ModelSpec, Prompt
 
 
@@ -24,7 +24,7 @@ class ScoredModel(OpenedNetwork, ABC):
         """All resolved likelihood settings; raises DecodingError."""
 
     @abstractmethod
-    def likelihood_law(self) -> LikelihoodLaw:
+    def likelihood_estimator(self) -> LikelihoodEstimator:
         """How log-likelihoods are estimated."""
 
     @abstractmethod

@@ -27,7 +27,7 @@ from dare_bench.model_adapters.served.model import (
     refuse_unknown,
     refuse_unserved,
 )
-from dare_bench.model_adapters.served.server import Answer, Call, LostAnswer, RefusedRequest, Server, shown
+from dare_bench.model_adapters.served.server import Answer, Call, LostAnswer, RefusedRequest, Server, excerpt
 from dare_bench.types import Capabilities, Decoding, Generation, LoopStats, ModelSpec, Prompt, Request, Sample
 
 UNSTATED = 2**31 - 1
@@ -187,12 +187,12 @@ def served_spec(engine: str, version: str | None, limit: Any) -> ModelSpec:
 def count(value: Any, name: str) -> int:
     """A number of tokens in an answer; raises RefusedRequest."""
     if isinstance(value, bool) or not isinstance(value, int) or not 0 <= value < UNSTATED:
-        raise RefusedRequest(f"its answer has {name}={shown(value)} where a number of tokens was expected")
+        raise RefusedRequest(f"its answer has {name}={excerpt(value)} where a number of tokens was expected")
     return value
 
 
 def text_of(value: Any, name: str) -> str:
     """A text in an answer; raises RefusedRequest."""
     if not isinstance(value, str):
-        raise RefusedRequest(f"its answer has {name}={shown(value)} where text was expected")
+        raise RefusedRequest(f"its answer has {name}={excerpt(value)} where text was expected")
     return value

@@ -32,7 +32,7 @@ from dare_bench.checkpoint_files import read_config
 from dare_bench.errors import CheckpointError, DareError, EngineError, UsageError
 from dare_bench.model_adapters.encoding import check_length
 from dare_bench.model_adapters.native import NativeModel, drain
-from dare_bench.model_adapters.native_opening import open_native
+from dare_bench.model_adapters.open_native import open_native
 from dare_bench.model_adapters.sampling.stopping import response_text
 from dare_bench.model_adapters.sdar import FAMILY
 from dare_bench.model_adapters.sdar.family import SDARDecoding

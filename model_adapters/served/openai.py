@@ -22,7 +22,7 @@ from dare_bench.model_adapters.served.server import (
     Stated,
     StreamedAnswer,
     Word,
-    shown,
+    excerpt,
 )
 from dare_bench.types import Prompt
 
@@ -66,7 +66,7 @@ class TextAnswer(StreamedAnswer):
             self._usage = usage
         choices = event.get("choices")
         if not isinstance(choices, list) or not all(isinstance(choice, dict) for choice in choices):
-            raise RefusedRequest(f"its answer has choices={shown(choices)} where a list of objects was expected")
+            raise RefusedRequest(f"its answer has choices={excerpt(choices)} where a list of objects was expected")
         for choice in choices[:1]:
             self._parts.append(self._text(choice))
             self._characters += len(self._parts[-1])
@@ -80,7 +80,7 @@ class TextAnswer(StreamedAnswer):
 
     def answer(self) -> Answer:
         if self._finish not in ("stop", "length"):
-            raise RefusedRequest(f"its answer ended with finish_reason={shown(self._finish)}; allowed: stop, length")
+            raise RefusedRequest(f"its answer ended with finish_reason={excerpt(self._finish)}; allowed: stop, length")
         tokens = count(self._usage.get("completion_tokens"), "usage.completion_tokens")
         self._check_length(tokens, self._characters)
         return Answer(
@@ -99,7 +99,7 @@ class ChatAnswer(TextAnswer):
     def _text(self, choice: Mapping[str, Any]) -> str:
         delta = choice.get("delta")
         if not isinstance(delta, dict):
-            raise RefusedRequest(f"its answer has delta={shown(delta)} where an object was expected")
+            raise RefusedRequest(f"its answer has delta={excerpt(delta)} where an object was expected")
         return text_of(delta.get("content") or "", "delta.content")
 
 
@@ -156,7 +156,7 @@ class OpenAIModel(HttpModel):
             raise EngineError(f"{server}: /v1/models lists no models; does it have OpenAI's interface?")
         cards = {card.id: card for card in listed.data}
         if checkpoint not in cards:
-            near = suggestion(checkpoint, map(shown, cards))
+            near = suggestion(checkpoint, map(excerpt, cards))
             raise UsageError(f"{server} has no model {checkpoint!r}{near}; give --model the name it serves")
         return cls(server, cards[checkpoint], _version(server, cards[checkpoint]), tokenizer)
 
@@ -177,4 +177,4 @@ def _version(server: Server, card: ModelCard) -> str | None:
     except EngineError:
         stated = None
     words = (card.owned_by, None if stated is None else stated.version)
-    return shown(" ".join(filter(None, words)))[:100] or None
+    return excerpt(" ".join(filter(None, words)))[:100] or None

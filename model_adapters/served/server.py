@@ -177,7 +177,7 @@ class Server:
         try:
             return None if raw is None else kind.model_validate_json(raw)
         except ValidationError as error:
-            problem = f"{one_line(error, 'its answer')} (it answered {shown(raw)})"
+            problem = f"{one_line(error, 'its answer')} (it answered {excerpt(raw)})"
             raise EngineError(f"{self}{path}: {problem}; is it the server of another --engine?") from error
 
     async def _fact(self, method: str, path: str, within: float, body: Any) -> bytes | None:
@@ -288,7 +288,7 @@ def _deadline(error: type[Exception], seconds: float, name: str = "") -> Iterato
 async def _parts(response: httpx.Response, most: int) -> AsyncIterator[bytes]:
     """The parts of a body as they arrive; raises RefusedRequest for more than ``most`` bytes, or compressed ones."""
     if (coding := response.headers.get("content-encoding", "identity").strip().lower()) != "identity":
-        raise RefusedRequest(f"its answer is compressed ({shown(coding)}), which was not requested")
+        raise RefusedRequest(f"its answer is compressed ({excerpt(coding)}), which was not requested")
     size = 0
     async for part in response.aiter_raw():
         size += len(part)
@@ -305,7 +305,7 @@ async def _refusal(response: httpx.Response) -> str:
     except RefusedRequest as error:
         said = str(error)
     except ValueError:
-        said = shown(raw)
+        said = excerpt(raw)
     return f"status {response.status_code}: {said}"
 
 
@@ -330,7 +330,7 @@ def _event(data: bytes) -> dict[str, Any]:
     except ValueError:
         value = None
     if not isinstance(value, dict):
-        raise RefusedRequest(f"it answered {shown(data)} where JSON was expected")
+        raise RefusedRequest(f"it answered {excerpt(data)} where JSON was expected")
     if value.get("error") is not None:
         error, text = value["error"], _said(value)
         code = error.get("code") if isinstance(error, dict) else None
@@ -364,7 +364,7 @@ def reason(error: Exception) -> str:
         httpx.RemoteProtocolError: "its response is incomplete or invalid",
     }
     kind = next((text for cls, text in kinds.items() if isinstance(error, cls)), type(error).__name__)
-    return f"{kind} ({shown(str(error))})" if str(error) else kind
+    return f"{kind} ({excerpt(str(error))})" if str(error) else kind
 
 
 def _said(value: Any) -> str:
@@ -372,10 +372,10 @@ def _said(value: Any) -> str:
     for name in ("error", "message", "detail"):
         if isinstance(value, dict) and value.get(name):
             value = value[name]
-    return shown(value)
+    return excerpt(value)
 
 
-def shown(value: Any) -> str:
+def excerpt(value: Any) -> str:
     """A value on one line, cut where it is long."""
     text = value.decode(errors="replace") if isinstance(value, bytes) else str(value)
     text = " ".join(text.split())

@@ -31,7 +31,7 @@ from dare_bench.model_adapters.served.server import (
     Stated,
     StreamedAnswer,
     Word,
-    shown,
+    excerpt,
 )
 from dare_bench.types import Capabilities, ModelSpec, Prompt
 
@@ -103,9 +103,9 @@ class SGLangAnswer(StreamedAnswer):
     def add(self, event: Mapping[str, Any]) -> None:
         text, tokens, facts = text_of(event.get("text"), "text"), event.get("output_ids"), event.get("meta_info")
         if not isinstance(tokens, list):
-            raise RefusedRequest(f"its answer has output_ids={shown(tokens)} where token ids were expected")
+            raise RefusedRequest(f"its answer has output_ids={excerpt(tokens)} where token ids were expected")
         if not isinstance(facts, dict):
-            raise RefusedRequest(f"its answer has meta_info={shown(facts)} where an object was expected")
+            raise RefusedRequest(f"its answer has meta_info={excerpt(facts)} where an object was expected")
         self._text = self._text + text if self._incremental else text
         self._tokens = [*self._tokens, *tokens] if self._incremental else tokens
         self._facts = facts
@@ -114,17 +114,17 @@ class SGLangAnswer(StreamedAnswer):
     def answer(self) -> Answer:
         if (weights := self._facts.get("weight_version")) != self._weights:
             raise EngineError(
-                f"the server's weights changed from version {shown(self._weights)} to {shown(weights)} while it"
+                f"the server's weights changed from version {excerpt(self._weights)} to {excerpt(weights)} while it"
                 " answered: another program replaced them; run the same command again"
             )
         for token in self._tokens:
             if type(token) is not int or not 0 <= token < UNSTATED:
-                raise RefusedRequest(f"its answer has {shown(token)} in output_ids where a token id was expected")
+                raise RefusedRequest(f"its answer has {excerpt(token)} in output_ids where a token id was expected")
         finish = self._facts.get("finish_reason")
         kind = finish.get("type") if isinstance(finish, dict) else None
         if kind not in ("stop", "length"):
             why = finish.get("message") or finish if isinstance(finish, dict) else finish
-            raise RefusedRequest(f"its answer did not finish: {shown(why)}")
+            raise RefusedRequest(f"its answer did not finish: {excerpt(why)}")
         matched = finish.get("matched") if isinstance(finish, dict) else None
         tokens = count(self._facts.get("completion_tokens"), "completion_tokens")
         self._check_length(tokens, len(self._text))
@@ -167,7 +167,7 @@ class SGLangModel(HttpModel):
         names = [name for name in (info.served_model_name, info.model_path) if name]
         known = {*names, *(PurePosixPath(name).name for name in names)}
         if checkpoint is not None and not {checkpoint, PurePosixPath(checkpoint).name} & known:
-            held = " or ".join(map(shown, names)) or "a model without a name"
+            held = " or ".join(map(excerpt, names)) or "a model without a name"
             raise UsageError(f"{server} serves {held}, not {checkpoint!r}; give --model that name")
         if info.is_generation is False:
             raise UsageError(f"{server}: its model does not generate text; start the server with another model")
@@ -228,11 +228,11 @@ class SGLangModel(HttpModel):
         except EngineError as error:
             raise CheckpointError(f"{path}: {error}") from error
         if done is None or not done.success:
-            raise CheckpointError(f"{path}: {self.server} did not load it: {shown(done and done.message)}")
+            raise CheckpointError(f"{path}: {self.server} did not load it: {excerpt(done and done.message)}")
         self._info = _model_info(self.server)
         if (seen := self._info.weight_version) != stated:
             raise CheckpointError(
-                f"{path}: {self.server} states weight version {shown(seen)} after it loaded version {stated}; is"
+                f"{path}: {self.server} states weight version {excerpt(seen)} after it loaded version {stated}; is"
                 " another program replacing its weights? Give each program a server of its own"
             )
         self.weights_version = version

@@ -2,15 +2,15 @@
 
     python scripts/bench/rl.py [--runs 5] [--threads 2] [--quick]
 
-The update is one inside a rollout: clipped ratios to old values that differ, three looks at each completion (all
-masked, a random mask, its complement), loss, backward and an AdamW step with learning rate 0. Both sides have the same
-looks; the script fails if loss or gradients differ by more than 1e-6 with float64 weights. Float32 is timed; there the
-two sides add the same numbers in different orders, and the script prints by how much their results differ. Losses of
-positive and negative advantages cancel, so they are compared relative to the mean size of an advantage.
+The update is one inside a rollout: clipped ratios to old values that differ, three masked copies of each completion
+(all masked, a random mask, its complement), loss, backward and an AdamW step with learning rate 0. Both sides have the
+same copies; the script fails if loss or gradients differ by more than 1e-6 with float64 weights. Float32 is timed;
+there the two sides add the same numbers in different orders, and the script prints by how much their results differ.
+Losses of positive and negative advantages cancel, so they are compared relative to the mean size of an advantage.
 
 - sequential: a forward for each of the three masks, of rows padded to the longest, with the logits of every position,
   from which the log-probabilities of the scored tokens are gathered; autograd through the loss.
-- packed: the looks of all three in one forward, the last layer and the head for scored tokens alone; the loss settled
+- packed: the copies of all three in one forward, the last layer and the head for scored tokens alone; the loss settled
   as one weight for each scored token, as ``dare_bench.trainers.loop`` does.
 
 Prompts have log-normal lengths of 60 to 900 tokens, completions a canvas of 128 tokens, of which 16 to 128 count (up to
@@ -55,13 +55,13 @@ class CoupledUpdate:
     @property
     def scale(self) -> float:
         """The mean size of an advantage."""
-        return float(self.step.surrogate.advantage_U.abs().mean())
+        return float(self.step.surrogate.advantage_A.abs().mean())
 
 
 def losses(network: Any, data: CoupledUpdate) -> Tensor:
-    """-log p of the scored tokens of all looks in one packed forward, [N]."""
-    ((looks, index_N),) = divide(data.step.looks, 1)
-    nll_N = network(**data.method.inputs(looks).arguments()).nll
+    """-log p of the scored tokens of all copies in one packed forward, [N]."""
+    ((copies, index_N),) = divide(data.step.copies, 1)
+    nll_N = network(**data.method.inputs(copies).arguments()).nll
     return torch.zeros_like(nll_N).index_copy(0, index_N, nll_N)
 
 
@@ -77,11 +77,11 @@ def packed(network: Any, spec: ModelSpec, data: CoupledUpdate) -> Tensor:
 
 def sequential(network: Any, spec: ModelSpec, data: CoupledUpdate) -> Tensor:
     """The loss, one padded forward for each mask."""
-    looks = data.step.looks
-    nll_N = torch.zeros(len(looks.at_N), dtype=network.get_output_embeddings().weight.dtype)
-    rows = len(looks) // MASKS
+    copies = data.step.copies
+    nll_N = torch.zeros(len(copies.at_N), dtype=network.get_output_embeddings().weight.dtype)
+    rows = len(copies) // MASKS
     for mask in range(MASKS):
-        part, index_N = looks.take(range(mask * rows, (mask + 1) * rows))
+        part, index_N = copies.take(range(mask * rows, (mask + 1) * rows))
         nll_N = nll_N.index_copy(0, index_N, padded_losses(network, spec, part))
     loss, _ = data.method.loss(data.step, nll_N, None)
     return loss
@@ -117,7 +117,7 @@ def data_of(case: UpdateCase, network: Any, spec: ModelSpec, seed: int, shorter:
     update = Update(number=1, iteration=1, completions=case.rows, seed=seed, steps=2)
     data = CoupledUpdate(method, method.step(played, update))
     with torch.no_grad():
-        values = method.unit_values(played, data.step, losses(network, data))
+        values = method.action_logprobs(played, data.step, losses(network, data))
     generator = torch.Generator().manual_seed(seed)
     noise = [(0.1 * torch.randn(len(v), generator=generator)).tolist() for v in values]
     played.old = [[[a + b for a, b in zip(v, n, strict=True)] for v, n in zip(values, noise, strict=True)]]
@@ -135,7 +135,7 @@ def compare(case: UpdateCase, runs: int, shorter: int) -> Iterator[str]:
     _, apart_first = alternated(slow, fast, [(first, first.scale)])  # warms up
     timing, apart = alternated(slow, fast, ((data, data.scale) for data in steps))
     apart = max(apart, apart_first)
-    read, scored = (sum(len(getattr(data.step.looks, name)) for data in steps) // runs for name in ("seen_T", "at_N"))
+    read, scored = (sum(len(getattr(data.step.copies, name)) for data in steps) // runs for name in ("seen_T", "at_N"))
     yield (
         f"{case.model}, {spec.vocab_size} words, {case.rows} completions: {read} tokens read, {scored} scored an update"
     )

@@ -99,10 +99,10 @@ def compare(name: str, model: NativeModel, items: Tokens, rows: int, stop: bool,
         model.network(torch.tensor([items[0]]))
     ours(model, items[:1], rows, stop)
     timing = alternate(plain, lambda: ours(model, items, rows, stop), runs)
-    reference, (tokens, stats) = timing.slow_value, timing.fast_value
-    if tokens != ([cut(t) for t in reference] if stop else reference):
+    expected, (tokens, stats) = timing.slow_value, timing.fast_value
+    if tokens != ([cut(t) for t in expected] if stop else expected):
         raise SystemExit(f"{name}: tokens differ from the plain sampler's; the comparison is void")
-    useful = sum(len(cut(t)) for t in reference)
+    useful = sum(len(cut(t)) for t in expected)
     before, after = (useful / statistics.median(seconds) for seconds in (timing.slow, timing.fast))
     occupancy = f", occupancy {stats.occupancy:.2f}" if stats.occupancy else ""
     print(

@@ -44,9 +44,9 @@ from torch.utils._pytree import tree_leaves
 import dare_bench
 from dare_bench.diffusion.canvas import Batch, pack
 from dare_bench.diffusion.forward import inputs
-from dare_bench.diffusion.laws import Copies, Law, draw, weights
-from dare_bench.diffusion.looks import Looks, masked_looks
+from dare_bench.diffusion.masked_copies import MaskedCopies, masked_copies
 from dare_bench.diffusion.plan import Plan
+from dare_bench.diffusion.schedules import CleanCopies, NoiseSchedule, draw, weights
 from dare_bench.model_adapters.llada import LLaDAConfig, LLaDAModelLM
 from dare_bench.types import ModelSpec
 
@@ -101,25 +101,25 @@ def noised(case: UpdateCase, seed: int, shorter: int) -> Noised:
         prompt, answer = ([rng.randrange(256) for _ in range(-(-n // shorter))] for n in counts)
         rows.append((prompt, answer))
     batch, key_B = pack(rows), torch.arange(case.rows)
-    noise = draw(Law("even"), Copies(batch, key_B, torch.zeros(case.rows, dtype=torch.long), seed))
+    noise = draw(NoiseSchedule("even"), CleanCopies(batch, key_B, torch.zeros(case.rows, dtype=torch.long), seed))
     length_T = batch.response_lengths_B[batch.row_T]
     weight_T = weights(noise, "elbo") / (length_T.clamp(min=1) * case.rows)
     return Noised(batch, noise.masked_T, weight_T[noise.masked_T].float())
 
 
 def packed(network: Any, spec: ModelSpec, data: Noised) -> Tensor:
-    forward = inputs(masked_looks(data.batch, data.masked_T, spec.mask_id), spec)
+    forward = inputs(masked_copies(data.batch, data.masked_T, spec.mask_id), spec)
     return torch.dot(network(**forward.arguments()).nll.float(), data.weights_N)
 
 
 def padded(network: Any, spec: ModelSpec, data: Noised) -> Tensor:
-    nll_N = padded_losses(network, spec, masked_looks(data.batch, data.masked_T, spec.mask_id))
+    nll_N = padded_losses(network, spec, masked_copies(data.batch, data.masked_T, spec.mask_id))
     return torch.dot(nll_N.float(), data.weights_N)
 
 
-def padded_losses(network: Any, spec: ModelSpec, looks: Looks) -> Tensor:
+def padded_losses(network: Any, spec: ModelSpec, copies: MaskedCopies) -> Tensor:
     """-log p of the scored tokens [N]. B rows, C copies of W columns each, W the longest row's length."""
-    forward, lengths = inputs(looks, spec), looks.batch.lengths
+    forward, lengths = inputs(copies, spec), copies.batch.lengths
     rows, copies, width = len(lengths), forward.plan.copies, max(lengths)
     length_B = torch.tensor(lengths)
     column = torch.arange(width)
@@ -180,14 +180,14 @@ def updates(network: Any, spec: ModelSpec, loss_of: Callable[..., Tensor]) -> Ca
     return update
 
 
-def difference(result: Result, reference: Result, scale: float | None = None) -> float:
+def difference(result: Result, peer: Result, scale: float | None = None) -> float:
     """The maximum of the relative differences of the losses, and of the gradients in the L2 norm. ``scale``: what the
     losses are relative to (default: the loss)."""
-    (loss, gradients), (reference_loss, reference_gradients) = result, reference
-    pairs = zip(gradients, reference_gradients, strict=True)
+    (loss, gradients), (peer_loss, peer_gradients) = result, peer
+    pairs = zip(gradients, peer_gradients, strict=True)
     distance = sum(float((a - b).double().square().sum()) for a, b in pairs)
-    norm = sum(float(b.double().square().sum()) for b in reference_gradients)
-    return max(abs(loss - reference_loss) / (scale or abs(reference_loss)), math.sqrt(distance / norm))
+    norm = sum(float(b.double().square().sum()) for b in peer_gradients)
+    return max(abs(loss - peer_loss) / (scale or abs(peer_loss)), math.sqrt(distance / norm))
 
 
 def logits_peak(network: Any, update: Callable[[Noised], Result], data: Noised) -> int:
@@ -198,9 +198,9 @@ def logits_peak(network: Any, update: Callable[[Noised], Result], data: Noised) 
     return counter.peak
 
 
-def check(case: UpdateCase, result: Result, reference: Result, scale: float | None = None) -> float:
+def check(case: UpdateCase, result: Result, peer: Result, scale: float | None = None) -> float:
     """The :func:`difference` of two updates with float64 weights; SystemExit if it is too large."""
-    error = difference(result, reference, scale)
+    error = difference(result, peer, scale)
     if not error <= SAME:
         raise SystemExit(f"{case}: with float64 weights loss or gradients differ by {error:.1e}; {SAME:.0e} is allowed")
     return error

@@ -33,16 +33,16 @@ class FaultOutcome:
 
 @dataclass
 class Scene:
-    """The command of a round, its folder, the moment of the fault, and the size of the reference run."""
+    """The command of a round, its folder, the moment of the fault, and the size of the undisturbed run."""
 
     arguments: Sequence[str]
     folder: Path
     share: float
-    """The moment, as a share of the reference run."""
+    """The moment, as a share of the undisturbed run."""
     seconds: float
-    """Duration of the reference run."""
+    """Duration of the undisturbed run."""
     bytes: int
-    """Disk usage of the reference run."""
+    """Disk usage of the undisturbed run."""
     rng: random.Random
     prepare: Callable[[], None]
     """Writes the input files of the command."""

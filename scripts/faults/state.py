@@ -1,4 +1,4 @@
-"""The state of a folder: its results, to compare with those of the reference run, and its finished units of work."""
+"""The state of a folder: its results, to compare with those of the undisturbed run, and its finished units of work."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def results(folder: Path) -> dict[str, Any]:
         elif path.name == "node.json":
             node = json.loads(path.read_bytes())
             runs = [(run["id"], run["status"], run["scores"]) for run in node["outputs"].get("runs", ())]
-            contents[name] = [node["status"], node["mark"] if node["kind"] != "board" else "", runs]
+            contents[name] = [node["status"], node["digest"] if node["kind"] != "board" else "", runs]
         elif path.suffix in (".html", ".js", ".css", ".csv") and not (folder / "sweep.yaml").exists():
             contents[name] = _hash(
                 DATE.sub("DATE", path.read_text()).encode()
@@ -75,7 +75,7 @@ def run_results(folder: Path) -> dict[str, Any]:
 
 
 def differences(actual: dict[str, Any], expected: dict[str, Any]) -> list[str]:
-    """The differences between the results of a folder and those of the reference run, one line each."""
+    """The differences between the results of a folder and those of the undisturbed run, one line each."""
     lines = []
     for name in sorted(actual.keys() | expected.keys()):
         if same(actual.get(name), expected.get(name)):

@@ -41,7 +41,7 @@ class TinyRecipe:
     """Only for block-causal families."""
     experts: RecipeExperts | None = None
     noise: str | None = None
-    """The noise law; None: that of the family."""
+    """The noise schedule; None: that of the family."""
     learning_rate: float = 2e-3
     warm_up: int = 200
     weight_decay: float = 0.01

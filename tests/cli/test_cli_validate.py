@@ -92,7 +92,7 @@ def test_a_tokenizer_that_changes_text_is_found(folder: Path) -> None:
 
 def test_a_tokenizer_that_breaks_is_a_failed_check(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     model = opened(folder, Stub(breaks=True))
-    for module in ("engine.validation", "engine.opening"):
+    for module in ("engine.validation", "engine.opener"):
         monkeypatch.setattr(f"dare_bench.{module}.load", lambda *_, **__: model)
     result = {check.name: check for check in validation.validate(str(folder))}
     assert result["tokenizer"].passed is False and "no such piece" in result["tokenizer"].detail

@@ -17,7 +17,7 @@ from hostile_external import DATA
 from run_factory import make_run
 
 from dare_bench.analysis.document_view import document_view
-from dare_bench.analysis.opening import open_run
+from dare_bench.analysis.run_finder import open_run
 from dare_bench.cli.leaderboard import build, serve
 from dare_bench.cli.ls import runs as list_runs
 from dare_bench.cli.show import colored, show

@@ -122,7 +122,7 @@ def test_a_rollout_without_its_weights_is_refused(trained: Any, tmp_path: Path) 
     with pytest.raises(UsageError, match=r"step 7: the training in .* has the steps 1 to 6"):
         replay(out, 7)
     record = json.loads((out / "train.json").read_text())
-    record["asked"]["data_hash"] = "other"
+    record["settings"]["data_hash"] = "other"
     (out / "train.json").write_text(json.dumps(record))
     with pytest.raises(TrainingError, match=r"the data of .* is not what it was trained from"):
         replay(out, 1)
@@ -135,11 +135,11 @@ def test_a_rollout_without_its_weights_is_refused(trained: Any, tmp_path: Path) 
 @pytest.mark.parametrize(
     ("place", "value", "said"),
     [
-        (("asked", "batch"), 10**12, r"asked\.batch=1000000000000: must be less than or equal to 1048576"),
-        (("asked", "batch"), float("nan"), r"asked\.batch=nan: must be a whole number"),
-        (("asked", "batch"), 0, r"asked\.batch=0: must be greater than or equal to 1"),
-        (("asked", "max_steps"), 10**12, r"asked\.max_steps=1000000000000: must be less than"),
-        (("asked", "options"), "text", r"asked\.options='text': must be a mapping"),
+        (("settings", "batch"), 10**12, r"settings\.batch=1000000000000: must be less than or equal to 1048576"),
+        (("settings", "batch"), float("nan"), r"settings\.batch=nan: must be a whole number"),
+        (("settings", "batch"), 0, r"settings\.batch=0: must be greater than or equal to 1"),
+        (("settings", "max_steps"), 10**12, r"settings\.max_steps=1000000000000: must be less than"),
+        (("settings", "options"), "text", r"settings\.options='text': must be a mapping"),
         (("spec", "max_steps"), 10**12, r"max_steps=1000000000000: must be less than"),
         (("spec", "num_train_epochs"), 1e12, r"num_train_epochs=1000000000000\.0: must be less than"),
         (("spec", "options", "num_iterations"), 10**12, r"num_iterations=1000000000000: must be at most 4096"),

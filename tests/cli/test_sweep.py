@@ -19,7 +19,7 @@ from require import need_package
 from safetensors.torch import load_file
 
 import dare_bench
-from dare_bench.analysis.opening import find_runs
+from dare_bench.analysis.run_finder import find_runs
 from dare_bench.cli import main
 from dare_bench.errors import CheckpointError, TrainingError
 from dare_bench.executors import devices

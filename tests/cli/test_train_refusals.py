@@ -51,6 +51,7 @@ def train(out: Path, **more: Any) -> Any:
         ({"lora_r": 8}, "lora_r=8 belongs to an adapter; give peft='lora' too"),
         ({"padding": "masked_out", "canvas_length": 24}, "canvas_length=24 belongs to padding='eos_supervised'"),
         ({"max_pads": 2}, "no setting 'max_pads'; removed: .* tells the answer's length"),
+        ({"looks_per_forward": 2}, r"setting 'looks_per_forward'; renamed: micro_batch_size \(--micro-batch-size\)$"),
         ({"canvas_length": 100_000}, r"beyond the model's context of \d+; give at most"),
     ],
 )

@@ -61,9 +61,9 @@ def test_a_function_of_a_file_scores_every_row(folder: Path) -> None:
     more = ["--reward", "mine.py:close,mine.py:brief", "--reward-weights", "close=1,Brief=0.25"]
     assert run(*COMMAND, *more, "--dry-run") == 0 and not (folder / "out").exists()
     assert run(*COMMAND, *more) == 0
-    asked = json.loads((folder / "out/train.json").read_text())["asked"]
-    assert asked["reward_weights"] == {"close": 1, "Brief": 0.25}
-    named = asked["reward_functions"]["close"]
+    recorded = json.loads((folder / "out/train.json").read_text())["settings"]
+    assert recorded["reward_weights"] == {"close": 1, "Brief": 0.25}
+    named = recorded["reward_functions"]["close"]
     assert named.startswith("dare_bench_reward_mine.close (sha256:")
     assert named == identity(reward_functions(f"{folder}/mine.py:close")[0]), "the same from another folder"
     lines = (folder / "out/completions/step-000001.jsonl").read_text().splitlines()

@@ -169,14 +169,14 @@ def test_a_damaged_rollout_is_named(tmp_path: Path, whole: Path, damage: Any, sa
         train(out)
 
 
-def test_old_values_of_other_units_are_named(tmp_path: Path, whole: Path) -> None:
+def test_old_values_of_other_actions_are_named(tmp_path: Path, whole: Path) -> None:
     out = tmp_path / "out"
     interrupted(whole, out, 2)
     file = out / "checkpoint-2" / "rollout.json"
     parts = json.loads(file.read_text())
     parts[0]["old"][1][0].append(0.5)
     file.write_text(json.dumps(parts))
-    with pytest.raises(TrainingError, match=r"step 3: its rollout has \d+ old values of \d+ units"):
+    with pytest.raises(TrainingError, match=r"step 3: its rollout has \d+ old values of \d+ actions"):
         train(out)
 
 
@@ -257,7 +257,7 @@ FILTERED = {**KL, "method": "mdpo", "save_steps": 1, "prompt_filter": "over_deno
 SEQUENCE = {**KL, "per_device_train_batch_size": 8, "sequence_parallel_size": 2}
 CASES: dict[str, dict[str, Any]] = {
     "ddp": {**TWO_ROLLOUTS, "model": "tiny-sdar-base", "save_steps": 1},
-    "lora": {**TWO_ROLLOUTS, "peft": "lora", "looks_per_forward": 7},
+    "lora": {**TWO_ROLLOUTS, "peft": "lora", "micro_batch_size": 7},
     "no KL": {**KL, "beta": 0.0, "method": "d1", "reward": {"random": True}},
     "coupled": {**KL, "method": "coupled_grpo"},
     "espo": {**KL, "method": "espo"},
@@ -362,14 +362,14 @@ def test_metrics_are_in_the_log_and_in_tensorboard(whole: Path) -> None:
     of_step = {"kl", "grad_norm", "forwards/update", "tokens_per_second/update"}
     assert all(of_step <= entry.keys() for entry in entries)
     without = [entry["step"] for entry in entries if "clip_fraction" not in entry]
-    assert without == [entry["step"] for entry in entries if entry.get("informative_groups") == 0], "no unit to clip"
+    assert without == [entry["step"] for entry in entries if entry.get("informative_groups") == 0], "no action to clip"
     first = entries[0]
     assert not any(name.endswith("_square") for name in first)
     # Right answers have reward 1, others half the share of their right digits.
     digits, right = first["reward/digit_accuracy"], first["accuracy"]
     assert first["reward"] == pytest.approx(right + 0.5 * (digits - right))
     assert first["accuracy_std"] == pytest.approx((right * (1 - right)) ** 0.5)
-    # One pass for the old values of both later steps, and one for the reference, over the looks of the update.
+    # One pass for the old values of both later steps, and one for the reference, over the copies of the update.
     assert first["forwards/score"] == 2 * first["forwards/update"] > 0
     accumulator = EventAccumulator(str(next((whole / "logs").rglob("events*")).parent)).Reload()
     assert [event.value for event in accumulator.Scalars("train/reward_std")] == pytest.approx(

@@ -82,11 +82,12 @@ def test_a_training_on_own_rewards_is_resumed_inside_a_rollout(tmp_path: Path) -
 
 
 def test_rewards_are_part_of_what_a_training_is(trained: Path) -> None:
-    asked = json.loads((trained / "train.json").read_text())["asked"]
-    assert asked["reward_weights"] == {"matches": 1.0, "length": 0.25}
-    assert asked["reward_functions"]["matches"].startswith(f"{matches.__module__}.matches (sha256:")
+    recorded = json.loads((trained / "train.json").read_text())["settings"]
+    assert recorded["reward_weights"] == {"matches": 1.0, "length": 0.25}
+    assert recorded["reward_functions"]["matches"].startswith(f"{matches.__module__}.matches (sha256:")
     assert (
-        json.loads((trained / "lineage.json").read_text())["settings"]["reward_functions"] == asked["reward_functions"]
+        json.loads((trained / "lineage.json").read_text())["settings"]["reward_functions"]
+        == recorded["reward_functions"]
     )
 
     def other(prompts: Any, texts: Sequence[str], options: Any) -> list[float]:

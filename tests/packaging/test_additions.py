@@ -68,16 +68,16 @@ class Damped(D1):
     Options = DampedOptions
     seen: ClassVar[list[float]] = []
 
-    def units(self, completions, iteration, shared_key):
+    def actions(self, completions, iteration, shared_key):
         self.seen.append(self.options.damping)
-        return super().units(completions, iteration, shared_key)
+        return super().actions(completions, iteration, shared_key)
 ''',
 }
 THREADS = """    threads: int | None = Field(default=None, description="Threads of the processor that compute.")
     quantize: Literal["""
 SETTING = {
     "types.py": ("    quantize: Literal[", THREADS),
-    "model_adapters/native_opening.py": (
+    "model_adapters/open_native.py": (
         "    given = given_ids(settings)\n",
         "    given = given_ids(settings)\n    torch.set_num_threads(settings.threads or torch.get_num_threads())\n",
     ),

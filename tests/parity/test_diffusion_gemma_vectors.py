@@ -18,7 +18,7 @@ from dare_bench.model_adapters.backbone.cache import KVStore
 from dare_bench.model_adapters.diffusion_gemma.renoise import Renoise
 from dare_bench.model_adapters.sampling.records import Offer
 from dare_bench.model_adapters.sampling.stopping import through_eos
-from dare_bench.training.opening import refuse_untrainable
+from dare_bench.training.setup import refuse_untrainable
 from dare_bench.types import Request
 
 FAMILY, CANVAS = "diffusion_gemma", 8
@@ -139,11 +139,11 @@ def test_renoise_is_the_published_rule(stability):
     """Acceptance, stopping and the final canvas, forward by forward on made logits, against the published classes."""
     published = pytest.importorskip("transformers.models.diffusion_gemma.generation_diffusion_gemma")
     steps, vocab, g = 9, 31, torch.Generator().manual_seed(stability)
-    law = Renoise(bound=1.5, steps=steps, stability=stability, confidence=0.9, open_id=vocab)
+    policy = Renoise(bound=1.5, steps=steps, stability=stability, confidence=0.9, open_id=vocab)
     config = published.EntropyBoundSamplerConfig(1.5)
     sampler = published.EntropyBoundSampler(config, CANVAS, vocab, steps)
     stopping = published.StableAndConfidentStoppingCriteria(stability, 0.9)
-    memory, current, ended = law.remember([True] * CANVAS), torch.full((CANVAS,), vocab), []
+    memory, current, ended = policy.remember([True] * CANVAS), torch.full((CANVAS,), vocab), []
     logits = torch.zeros((CANVAS, vocab))
     for step in range(steps):
         if step not in (4, 6, 7):  # there, the same tokens again
@@ -156,7 +156,7 @@ def test_renoise_is_the_published_rule(stability):
         best_NK, finite = logits.argmax(-1)[:, None], torch.tensor(True)
         offer = Offer(drawn, nothing, nothing, -entropy, finite, best_NK=best_NK)
         step_R = torch.tensor([step])
-        chosen = law.select(offer, open_positions([0] * CANVAS, step_R=step_R, current_N=current, memories=[memory]))
+        chosen = policy.select(offer, open_positions([0] * CANVAS, step_R=step_R, current_N=current, memories=[memory]))
         accepted = torch.where(sampler.accepted_token_mask[0], drawn, vocab)
         assert chosen.ended_R.tolist() == [stops]
         assert torch.equal(chosen.token_N, logits.argmax(-1) if stops else accepted)

@@ -49,7 +49,7 @@ def test_greedy_suffix(name):
 
 
 @pytest.mark.parametrize("name", [n for n, c in SCORED.items() if c.get("first_noisy_batch")])
-def test_masking_law_replays_the_published_draws(name):
+def test_masks_replay_the_published_draws(name):
     case = SCORED[name]
     n, size = len(case["answer_ids"]), case["batch_size"]
     settings = {"estimator": "reference", "mc_num": case["mc_num"], "batch_size": size}

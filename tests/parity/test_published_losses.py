@@ -79,7 +79,7 @@ def test_value_and_gradient_are_those_of_the_published_code(name):
     case = case_of(name)
     result = ours(case)
     if case["masked"] is not None:
-        learned = [name != "spg, zero" or advantage > 0 for advantage in case["advantage"]]  # the others have no look
+        learned = [name != "spg, zero" or advantage > 0 for advantage in case["advantage"]]  # the others have no copy
         wanted = [[row if own else "" for row, own in zip(rows, learned, strict=True)] for rows in case["masked"]]
         masks = masks_of(case, result.step)
         assert masks == wanted, "other random numbers: these vectors were made with other masks"
@@ -159,7 +159,7 @@ def test_the_learner_divides_logits_by_the_temperature_as_the_published_code_doe
     logits = torch.tensor(vectors()["dtreerpo"]["logits"]["policy"], dtype=torch.float64)
     method = method_of(case_of("mdpo, beta 0"), {})
     step = method.step(rollout_of(case_of("mdpo, beta 0"), method), update(0, 0, 6))
-    given = method.inputs(step.looks)
+    given = method.inputs(step.copies)
     assert given.temperature == case["temperature"] == 0.4
     logits_NV = logits.flatten(0, 1).requires_grad_()
     every_VV, target_N = torch.eye(logits.shape[-1], dtype=torch.float64), torch.tensor(case["target"]).flatten()
@@ -225,9 +225,9 @@ def test_confidences_are_the_probabilities_of_the_policy_that_sampled(name):
     """The published functions take any confidences, and a token's gradient is proportional to its own; ours are
     computed. The paper, and our default, have none."""
     case, shown = case_of(name), hidden(case_of(name))
-    old_U, given = table_of("old")[0][shown], torch.tensor(case["confidence"], dtype=torch.float64)
-    computed_U = method_of(case, {}).loss_weights(torch.full_like(old_U, 0.5), old_U)
-    torch.testing.assert_close(computed_U, 0.5 * old_U.exp())
+    old_A, given = table_of("old")[0][shown], torch.tensor(case["confidence"], dtype=torch.float64)
+    computed_A = method_of(case, {}).loss_weights(torch.full_like(old_A, 0.5), old_A)
+    torch.testing.assert_close(computed_A, 0.5 * old_A.exp())
     plain = ours(case, confidence_weights=False)
     assert not equal(plain, case)
     torch.testing.assert_close(plain.gradient[0] * given, gradient_of(case)[0], rtol=5e-5, atol=1e-7)
@@ -398,7 +398,7 @@ def test_the_mask_level_of_coupled_grpo_differs_between_rollouts():
     assert levels == pytest.approx([0.5837] * 3, abs=1e-4)
     method = method_of(case_of("DARE coupled_grpo"), {})
     completions = rollout_of(case_of("DARE coupled_grpo"), method).completions
-    ours_N = [method.units(completions, 0, rollout).coefficient_N.unique() for rollout in range(3)]
+    ours_N = [method.actions(completions, 0, rollout).coefficient_N.unique() for rollout in range(3)]
     assert len({tuple(coefficients.tolist()) for coefficients in ours_N}) == 3
 
 

@@ -13,7 +13,7 @@ from hostile_external import DATA
 from run_factory import make_run
 from site_pages import EVIL, Page, board_data, pages, ranks_of, rows
 
-from dare_bench.analysis.opening import find_runs
+from dare_bench.analysis.run_finder import find_runs
 from dare_bench.leaderboards.builder import build
 from dare_bench.runs import index
 from dare_bench.runs.field_types import LineModel

@@ -32,7 +32,7 @@ class Algorithm(Method):
     scores_draws: ClassVar[bool]
     reads_tokens_only: ClassVar[bool]
     allows_rewriting: ClassVar[bool]
-    fixed_looks: ClassVar[bool]
+    fixed_copies: ClassVar[bool]
     never_redraws: ClassVar[str]
     has_ratio: ClassVar[bool]
     filters_prompts: bool
@@ -74,5 +74,5 @@ class Algorithm(Method):
         """This process's part of an optimizer step on a rollout."""
 
     @abstractmethod
-    def unit_values(self, rollout: Rollout, step: RolloutStep, nll_N: Tensor) -> list[list[float]]:
-        """The values of the units of each completion."""
+    def action_logprobs(self, rollout: Rollout, step: RolloutStep, nll_N: Tensor) -> list[list[float]]:
+        """The log probabilities of the actions of each completion."""

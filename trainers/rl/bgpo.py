@@ -2,7 +2,7 @@
 
     d_j = (ELBO_j - old ELBO_j) / L,    ratio of draw j = 1 + d_j where A >= 0, exp(d_j) where A < 0
 
-Each of ``num_mc`` masks is a unit with a clipped ratio of its own, the loss their mean: any number of draws has the
+Each of ``num_mc`` masks is an action with a clipped ratio, the loss their mean: any number of draws has the
 memory of one. At ratio 1 the bound and its gradient equal the objective's. Source: section 4 and THU-KEG/BGPO. DARE
 computes 1 + d as exp(log(1 + d)), which is not a number for d <= -1; its variant here does not reproduce that.
 """
@@ -16,7 +16,7 @@ from pydantic import Field
 from torch import Tensor
 
 from dare_bench.trainers.rl.completions import Completion
-from dare_bench.trainers.rl.estimators import Units, elbo
+from dare_bench.trainers.rl.estimators import Actions, elbo
 from dare_bench.trainers.rl.options import DARE_TRAINING, RatioOptions
 from dare_bench.trainers.rl.policy_gradient import PolicyGradient, counts_of
 from dare_bench.trainers.rl.published_rollout import DARE_ROLLOUT, PublishedRollout
@@ -35,12 +35,12 @@ class BGPO(PolicyGradient):
 
     name = "bgpo"
     estimator = "each draw of the ELBO, with a linear bound of its ratio"
-    unit = "draw"
+    action = "draw"
     reads_tokens_only = True
     paper, code = "arXiv 2510.11683", "THU-KEG/BGPO"
     Options = BGPOOptions
     options: BGPOOptions
-    look_by_look = True
+    sums_over_copies = True
     families = "any"
     learning_rate = lora_learning_rate = 5e-7
     training_defaults: ClassVar = DARE_TRAINING
@@ -48,12 +48,12 @@ class BGPO(PolicyGradient):
     variants: ClassVar = {"dare": {"dual_clip": 3.0}}
 
     @property
-    def units_each(self) -> int:
+    def actions_each(self) -> int:
         return self.options.num_mc
 
-    def units(self, completions: Sequence[Completion], iteration: int, shared_key: int) -> Units:
-        law = counts_of(self.spec, self.options.num_mc)
-        return elbo(completions, self.spec.mask, iteration, law, per_draw=True)
+    def actions(self, completions: Sequence[Completion], iteration: int, shared_key: int) -> Actions:
+        schedule = counts_of(self.spec, self.options.num_mc)
+        return elbo(completions, self.spec.mask, iteration, schedule, per_draw=True)
 
-    def unit_losses(self, log_ratio_U: Tensor, advantage_U: Tensor) -> tuple[Tensor, Tensor]:
-        return linearized(log_ratio_U, advantage_U, *self.clip)
+    def action_losses(self, log_ratio_A: Tensor, advantage_A: Tensor) -> tuple[Tensor, Tensor]:
+        return linearized(log_ratio_A, advantage_A, *self.clip)

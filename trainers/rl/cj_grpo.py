@@ -19,7 +19,7 @@ from typing import ClassVar
 from pydantic import Field
 
 from dare_bench.trainers.rl.completions import Completion
-from dare_bench.trainers.rl.estimators import Units, trajectory
+from dare_bench.trainers.rl.estimators import Actions, trajectory
 from dare_bench.trainers.rl.options import ADAPTER, AGGREGATION, DARE_RATIO, SCRIPTS, EndOptions, RatioOptions
 from dare_bench.trainers.rl.policy_gradient import PolicyGradient
 from dare_bench.trainers.rl.published_rollout import DARE_ROLLOUT, PublishedRollout
@@ -33,7 +33,7 @@ class CJGRPOOptions(EndOptions, RatioOptions):
     num_iterations: int = Field(12, ge=1, description="Optimizer steps on each rollout.")
     advantage: Advantage = Field("mean", description="Advantages within a group.")
     epsilon: float = Field(0.5, ge=0, description="Clip range of the ratio.")
-    beta: float = Field(0.04, ge=0, description="Strength of the KL penalty to the reference; 0 needs no reference.")
+    beta: float = Field(0.04, ge=0, description="Strength of the KL penalty to the reference policy; 0 needs none.")
     aggregation: Aggregation = Field("transition", description=AGGREGATION)
 
 
@@ -45,7 +45,7 @@ class CJGRPO(PolicyGradient):
     paper, code = "arXiv 2509.23924", "yjyddq/EOSER-ASS-RL"
     Options = CJGRPOOptions
     options: CJGRPOOptions
-    look_by_look = fixed_looks = True
+    sums_over_copies = fixed_copies = True
     families = "any"
     scores_draws = True
     training_defaults: ClassVar = {**SCRIPTS, **ADAPTER}
@@ -62,5 +62,5 @@ class CJGRPO(PolicyGradient):
     }
     variants: ClassVar = {"dare": DARE_RATIO}
 
-    def units(self, completions: Sequence[Completion], iteration: int, shared_key: int) -> Units:
+    def actions(self, completions: Sequence[Completion], iteration: int, shared_key: int) -> Actions:
         return trajectory(completions, self.spec.mask, self.spec.block_length)

@@ -14,7 +14,7 @@ from typing import Any, ClassVar
 from pydantic import Field, field_validator
 
 from dare_bench.trainers.rl.completions import Completion
-from dare_bench.trainers.rl.estimators import Units, coupled
+from dare_bench.trainers.rl.estimators import Actions, coupled
 from dare_bench.trainers.rl.options import DARE_RATIO, SCRIPTS, EndOptions, RatioOptions
 from dare_bench.trainers.rl.policy_gradient import PolicyGradient
 from dare_bench.trainers.rl.published_rollout import DARE_ROLLOUT, PublishedRollout
@@ -29,7 +29,7 @@ class CoupledGRPOOptions(EndOptions, RatioOptions):
     num_iterations: int = Field(2, ge=1, description="Optimizer steps on each rollout.")
     advantage: Advantage = Field("leave_one_out", description="Advantages within a group.")
     epsilon: float = Field(0.5, ge=0, description="Clip range of the ratio.")
-    beta: float = Field(0.01, ge=0, description="Strength of the KL penalty to the reference; 0 needs no reference.")
+    beta: float = Field(0.01, ge=0, description="Strength of the KL penalty to the reference policy; 0 needs none.")
     level: tuple[float, float] = Field((0.2, 0.8), description="Lowest and highest mask level: low,high.")
     normalized: bool = Field(
         False, description="Divide the token's value by 1.5, the expected number of its predictions."
@@ -65,6 +65,6 @@ class CoupledGRPO(PolicyGradient):
     }
     variants: ClassVar = {"dare": {**DARE_RATIO, "aggregation": "token"}}
 
-    def units(self, completions: Sequence[Completion], iteration: int, shared_key: int) -> Units:
+    def actions(self, completions: Sequence[Completion], iteration: int, shared_key: int) -> Actions:
         o = self.options
         return coupled(completions, self.spec.mask, iteration, shared_key, o.level, o.normalized)

@@ -13,7 +13,7 @@ from typing import ClassVar
 from pydantic import Field
 
 from dare_bench.trainers.rl.completions import Completion
-from dare_bench.trainers.rl.estimators import Units, fully_masked
+from dare_bench.trainers.rl.estimators import Actions, fully_masked
 from dare_bench.trainers.rl.options import ADAPTER, DARE_RATIO, SCRIPTS, EndOptions, RatioOptions
 from dare_bench.trainers.rl.policy_gradient import PolicyGradient
 from dare_bench.trainers.rl.published_rollout import D1_ROLLOUT, DARE_ROLLOUT
@@ -28,7 +28,7 @@ class D1Options(EndOptions, RatioOptions):
     temperature: float = Field(0.9, gt=0, description="Temperature of the rollout.")
     advantage: Advantage = Field("mean", description="Advantages within a group.")
     epsilon: float = Field(0.5, ge=0, description="Clip range of the ratio.")
-    beta: float = Field(0.04, ge=0, description="Strength of the KL penalty to the reference; 0 needs no reference.")
+    beta: float = Field(0.04, ge=0, description="Strength of the KL penalty to the reference policy; 0 needs none.")
     p_mask_prompt: float = Field(0.15, ge=0, lt=1, description="Probability that a prompt token is masked.")
 
 
@@ -41,14 +41,14 @@ class D1(PolicyGradient):
     paper, code = "arXiv 2504.12216", "dllm-reasoning/d1"
     Options = D1Options
     options: D1Options
-    look_by_look = True
+    sums_over_copies = True
     training_defaults: ClassVar = {**SCRIPTS, **ADAPTER}
     rollouts: ClassVar = {"paper": D1_ROLLOUT, "dare": DARE_ROLLOUT}
     variants: ClassVar = {"dare": {**DARE_RATIO, "aggregation": "token"}}
 
     @property
-    def fixed_looks(self) -> bool:  # type: ignore[override]
+    def fixed_copies(self) -> bool:  # type: ignore[override]
         return self.options.p_mask_prompt == 0
 
-    def units(self, completions: Sequence[Completion], iteration: int, shared_key: int) -> Units:
+    def actions(self, completions: Sequence[Completion], iteration: int, shared_key: int) -> Actions:
         return fully_masked(completions, self.spec.mask, iteration, self.options.p_mask_prompt)

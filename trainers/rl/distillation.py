@@ -3,7 +3,7 @@
 The predictions on a canvas are drawn to the tokens that its better children wrote there: little and softly at first,
 more and to the best child alone towards the end of the training.
 
-Shape letters: U units (tokens that children wrote).
+Shape letters: A actions (tokens that children wrote).
 """
 
 from __future__ import annotations
@@ -24,16 +24,16 @@ MIN_TEMPERATURE = 1e-6
 
 @dataclass(frozen=True, kw_only=True)
 class Distillation:
-    """The term of a step: ``strength`` times the divergence of the targets from the policy. ``weight_U`` is the weight
-    of each unit in it, ``log_target_U`` the logarithm of its token's probability in the target."""
+    """The term of a step: ``strength`` times the divergence of the targets from the policy. ``weight_A`` is the weight
+    of each action in it, ``log_target_A`` the logarithm of its token's probability in the target."""
 
-    weight_U: Tensor
-    log_target_U: Tensor
+    weight_A: Tensor
+    log_target_A: Tensor
     strength: float
 
-    def divergence(self, value_U: Tensor) -> Tensor:
-        """This process's part of the mean of KL(q || p) over parents and positions, in nats; ``value_U`` is log p."""
-        return torch.dot(self.weight_U, self.log_target_U - value_U)
+    def divergence(self, value_A: Tensor) -> Tensor:
+        """This process's part of the mean of KL(q || p) over parents and positions, in nats; ``value_A`` is log p."""
+        return torch.dot(self.weight_A, self.log_target_A - value_A)
 
 
 def strength(progress: float, most: float, growth: float) -> float:
@@ -58,21 +58,21 @@ def distilled_positions(completions: Sequence[Completion], advantages: Sequence[
     }
 
 
-def targets(at_U: Tensor, token_U: Tensor, advantage_U: Tensor, temperature: float) -> tuple[Tensor, Tensor]:
-    """The target of self-distillation at each position of a parent, as the weight of each unit and the logarithm of its
-    token's probability, float64 [U]: softmax(A / temperature) over the units of the position with A > 0. The weights of
-    a position sum to 1; both are 0 for other units.
+def targets(at_A: Tensor, token_A: Tensor, advantage_A: Tensor, temperature: float) -> tuple[Tensor, Tensor]:
+    """The target of self-distillation at each position of a parent, as the weight of each action and the logarithm of
+    its token's probability, float64 [A]: softmax(A / temperature) over the actions of the position with A > 0. The
+    weights of a position sum to 1; both are 0 for other actions.
 
     Args:
-        at_U: the position of each unit, equal for siblings that wrote there.
+        at_A: the position of each action, equal for siblings that wrote there.
     """
-    positive_U = advantage_U > 0
-    _, place_U = at_U.unique(return_inverse=True)
-    score_U = torch.where(positive_U, advantage_U / temperature, -torch.inf)
-    most = torch.full((len(at_U),), -torch.inf, dtype=torch.float64).scatter_reduce(0, place_U, score_U, "amax")
-    weight_U = torch.where(positive_U, (score_U - most[place_U]).exp(), 0.0)
-    total = torch.zeros(len(at_U), dtype=torch.float64).index_add(0, place_U, weight_U)
-    weight_U = torch.where(positive_U, weight_U / total[place_U], 0.0)
-    _, same_U = torch.stack([at_U, token_U]).unique(dim=1, return_inverse=True)
-    probability_U = torch.zeros(len(at_U), dtype=torch.float64).index_add(0, same_U, weight_U)[same_U]
-    return weight_U, torch.where(positive_U, probability_U.clamp(min=1e-300).log(), 0.0)
+    positive_A = advantage_A > 0
+    _, place_A = at_A.unique(return_inverse=True)
+    score_A = torch.where(positive_A, advantage_A / temperature, -torch.inf)
+    most = torch.full((len(at_A),), -torch.inf, dtype=torch.float64).scatter_reduce(0, place_A, score_A, "amax")
+    weight_A = torch.where(positive_A, (score_A - most[place_A]).exp(), 0.0)
+    total = torch.zeros(len(at_A), dtype=torch.float64).index_add(0, place_A, weight_A)
+    weight_A = torch.where(positive_A, weight_A / total[place_A], 0.0)
+    _, same_A = torch.stack([at_A, token_A]).unique(dim=1, return_inverse=True)
+    probability_A = torch.zeros(len(at_A), dtype=torch.float64).index_add(0, same_A, weight_A)[same_A]
+    return weight_A, torch.where(positive_A, probability_A.clamp(min=1e-300).log(), 0.0)

@@ -3,8 +3,9 @@
     v_i = log p(y_i | canvas of the parent) for the tokens that went from mask to token between parent and child,
     A = value of the child - mean value of its siblings,    token PPO and KL k3, mean over tokens of a child, children
 
-One look at a parent gives the values of all its children. A segment that is written in several forwards is scored as if
-it were written in one, an estimate whose error falls as the predictions become more confident. Hence the second term,
+One masked copy of a parent gives the values of all its children. A segment that is written in several forwards is
+scored as if it were written in one, an estimate whose error falls as the predictions become more confident. Hence the
+second term,
 
     lambda(p) mean over parents and positions of KL(q || p(. | canvas of the parent)),    p = step / steps,
     lambda(p) = lambda_max (exp(gamma p) - 1) / (exp(gamma) - 1),    q = softmax(A / tau(p)) over the tokens of the
@@ -31,7 +32,7 @@ from dare_bench.protocols import LoadedModel
 from dare_bench.trainers.objective import Losses, Metrics
 from dare_bench.trainers.rl.completions import Completion
 from dare_bench.trainers.rl.distillation import Distillation, distilled_positions, strength, targets, temperature
-from dare_bench.trainers.rl.estimators import Units, from_parents
+from dare_bench.trainers.rl.estimators import Actions, from_parents
 from dare_bench.trainers.rl.options import ADAPTER, EndOptions, RatioOptions
 from dare_bench.trainers.rl.policy_gradient import PolicyGradient
 from dare_bench.trainers.rl.published_rollout import D1_ROLLOUT
@@ -62,7 +63,7 @@ class DTreeRPOOptions(EndOptions, RatioOptions):
     temperature: float = Field(0.9, gt=0, description="Temperature of the rollout.")
     advantage: Advantage = Field("leave_one_out", description="Advantages among siblings.")
     epsilon: float = Field(0.4, ge=0, description="Clip range of the ratio.")
-    beta: float = Field(0.01, ge=0, description="Strength of the KL penalty to the reference; 0 needs no reference.")
+    beta: float = Field(0.01, ge=0, description="Strength of the KL penalty to the reference policy; 0 needs none.")
     distillation: float = Field(3e-3, ge=0, description="Strength of self-distillation at the end of its schedule.")
     distillation_growth: float = Field(2.0, gt=0, description="Growth of that strength with time (gamma).")
     distillation_temperature: float = Field(2.0, gt=0, description="First temperature of the target (tau_max).")
@@ -91,7 +92,7 @@ class DTreeRPO(PolicyGradient):
     paper, code = "arXiv 2512.09675", "THU-BPM/d-TreeRPO"
     Options = DTreeRPOOptions
     options: DTreeRPOOptions
-    look_by_look = fixed_looks = True
+    sums_over_copies = fixed_copies = True
     lora_learning_rate = 3e-5
     never_redraws = "a tree grows level by level, and learns wherever siblings differ, also in inner levels"
     capabilities: ClassVar[Mapping[str, str]] = {
@@ -136,7 +137,7 @@ class DTreeRPO(PolicyGradient):
         resolved = super().resolved_options(steps)
         return resolved.model_copy(update={"distillation_steps": self.options.distillation_steps or steps})
 
-    def units(self, completions: Sequence[Completion], iteration: int, shared_key: int) -> Units:
+    def actions(self, completions: Sequence[Completion], iteration: int, shared_key: int) -> Actions:
         return from_parents(completions, self.spec.mask)
 
     # -- self-distillation ---------------------------------------------------------------------------------------
@@ -154,26 +155,26 @@ class DTreeRPO(PolicyGradient):
         step = super().step(rollout, replace(update, completions=nodes))
         surrogate = step.surrogate
         weight, tau = self.schedule(update.number, update.steps)
-        looks, advantage_U = surrogate.units.looks, self._distilled(rollout, surrogate)
-        weight_U, log_target_U = targets(looks.at_N, looks.target_N, advantage_U, tau)
+        copies, advantage_A = surrogate.actions.copies, self._distilled(rollout, surrogate)
+        weight_A, log_target_A = targets(copies.at_N, copies.target_N, advantage_A, tau)
         total = rollout.distilled_total
         distillation = Distillation(
-            weight_U=weight_U / max(total, 1),
-            log_target_U=log_target_U,
+            weight_A=weight_A / max(total, 1),
+            log_target_A=log_target_A,
             strength=weight if total else 0.0,
         )
         return replace(step, surrogate=replace(surrogate, distillation=distillation))
 
     def _distilled(self, rollout: Rollout, surrogate: Surrogate) -> Tensor:
-        """The advantages of units, 0 where there is nothing to distill."""
+        """The advantages of actions, 0 where there is nothing to distill."""
         taught = distilled_positions(rollout.completions, rollout.advantage)
-        looks = surrogate.units.looks
-        places = zip(surrogate.completion_U.tolist(), looks.batch.column_T[looks.at_N].tolist(), strict=True)
+        copies = surrogate.actions.copies
+        places = zip(surrogate.completion_A.tolist(), copies.batch.column_T[copies.at_N].tolist(), strict=True)
         records = [(rollout.completions[number], column) for number, column in places]
-        taught_U = torch.tensor(
+        taught_A = torch.tensor(
             [(c.parent, column - len(c.prompt)) in taught for c, column in records], dtype=torch.bool
         )
-        return torch.where(taught_U, surrogate.advantage_U, 0.0)
+        return torch.where(taught_A, surrogate.advantage_A, 0.0)
 
     @property
     def always_needs_values(self) -> bool:
@@ -187,7 +188,7 @@ class DTreeRPO(PolicyGradient):
     def observe(self, step: Step, nll_N: Tensor) -> Metrics:
         """How far predictions are from the targets; the shares of the processes sum to 1."""
         distillation, divergence = _divergence(step, nll_N)
-        share = float(distillation.weight_U.sum())
+        share = float(distillation.weight_A.sum())
         return {"distillation": (float(divergence), share)} if share else {}
 
 
@@ -195,4 +196,4 @@ def _divergence(step: Step, nll_N: Tensor) -> tuple[Distillation, Tensor]:
     """The self-distillation of a step, and this process's part of its divergence."""
     surrogate = surrogate_of(step)
     assert surrogate.distillation is not None
-    return surrogate.distillation, surrogate.distillation.divergence(surrogate.units.values(nll_N))
+    return surrogate.distillation, surrogate.distillation.divergence(surrogate.actions.logprobs(nll_N))

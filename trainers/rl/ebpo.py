@@ -15,7 +15,7 @@ from typing import ClassVar
 from pydantic import Field
 
 from dare_bench.trainers.rl.completions import Completion
-from dare_bench.trainers.rl.estimators import Units, elbo
+from dare_bench.trainers.rl.estimators import Actions, elbo
 from dare_bench.trainers.rl.options import DARE_TRAINING, RatioOptions
 from dare_bench.trainers.rl.policy_gradient import PolicyGradient, counts_of
 from dare_bench.trainers.rl.published_rollout import DARE_ROLLOUT
@@ -33,7 +33,7 @@ class EBPO(PolicyGradient):
 
     name = "ebpo"
     estimator = "ELBO, all blocks in one forward"
-    unit = "sequence"
+    action = "sequence"
     kl = "k2"
     reads_tokens_only = True
     paper, code = "arXiv 2602.08676", "yjyddq/DARE"
@@ -44,6 +44,6 @@ class EBPO(PolicyGradient):
     training_defaults: ClassVar = DARE_TRAINING
     rollouts: ClassVar = {"paper": DARE_ROLLOUT}
 
-    def units(self, completions: Sequence[Completion], iteration: int, shared_key: int) -> Units:
-        law = counts_of(self.spec, self.options.num_mc)
-        return elbo(completions, self.spec.mask, iteration, law, normalized=False)
+    def actions(self, completions: Sequence[Completion], iteration: int, shared_key: int) -> Actions:
+        schedule = counts_of(self.spec, self.options.num_mc)
+        return elbo(completions, self.spec.mask, iteration, schedule, normalized=False)

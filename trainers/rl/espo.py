@@ -2,7 +2,7 @@
 
     v = ELBO / L,    sequence PPO, mean over completions,    KL = k2 of the ELBOs / L
 
-L is the length of the canvas. ``num_mc`` pairs of masks are drawn by the noise law ``coupled``, which is unbiased.
+L is the length of the canvas. ``num_mc`` pairs of masks are drawn by the noise schedule ``coupled``, which is unbiased.
 Source: sections 3 and 4, and ML-GSAI/ESPO at b5f2dac: recipes/train.yaml, and the settings that all recipes/run_*.sh
 share (8 iterations, 2 pairs; a learning rate of 3e-6 for LoRA and 1e-6 without); the group and beta depend on the task
 there. DARE's settings depend on it too: the variant has those for mathematics, for which DARE trains at a learning rate
@@ -18,9 +18,9 @@ import torch
 from pydantic import Field
 from torch import Tensor
 
-from dare_bench.diffusion.laws import Law
+from dare_bench.diffusion.schedules import NoiseSchedule
 from dare_bench.trainers.rl.completions import Completion
-from dare_bench.trainers.rl.estimators import Units, elbo
+from dare_bench.trainers.rl.estimators import Actions, elbo
 from dare_bench.trainers.rl.options import ADAPTER, RatioOptions
 from dare_bench.trainers.rl.policy_gradient import PolicyGradient
 from dare_bench.trainers.rl.published_rollout import PublishedRollout
@@ -35,7 +35,7 @@ class ESPOOptions(RatioOptions):
     num_iterations: int = Field(8, ge=1, description="Optimizer steps on each rollout.")
     num_mc: int = Field(2, ge=1, description="Pairs of complementary masks of a completion.")
     advantage: Advantage = Field("leave_one_out", description="Advantages within a group.")
-    beta: float = Field(0.01, ge=0, description="Strength of the KL penalty to the reference; 0 needs no reference.")
+    beta: float = Field(0.01, ge=0, description="Strength of the KL penalty to the reference policy; 0 needs none.")
 
 
 class ESPO(PolicyGradient):
@@ -43,7 +43,7 @@ class ESPO(PolicyGradient):
 
     name = "espo"
     estimator = "ELBO of pairs of complementary masks"
-    unit = "sequence"
+    action = "sequence"
     kl = "k2"
     reads_tokens_only = True
     paper, code = "arXiv 2512.03759", "ML-GSAI/ESPO"
@@ -63,14 +63,14 @@ class ESPO(PolicyGradient):
     }
     variants: ClassVar = {"dare": {"num_generations": 16, "beta": 0.001}}
 
-    def units(self, completions: Sequence[Completion], iteration: int, shared_key: int) -> Units:
-        return elbo(completions, self.spec.mask, iteration, Law("coupled", 2 * self.options.num_mc))
+    def actions(self, completions: Sequence[Completion], iteration: int, shared_key: int) -> Actions:
+        return elbo(completions, self.spec.mask, iteration, NoiseSchedule("coupled", 2 * self.options.num_mc))
 
-    def kl_of(self, log_ratio_U: Tensor, surrogate: Surrogate) -> Tensor:
+    def kl_of(self, log_ratio_A: Tensor, surrogate: Surrogate) -> Tensor:
         """k2 of the difference of ELBOs, divided by the length: of the normalized difference it would be L times
         smaller."""
-        batch = surrogate.units.looks.batch
+        batch = surrogate.actions.copies.batch
         response_R = batch.response_lengths_B.double()
-        length_S = torch.zeros(len(log_ratio_U), dtype=torch.float64)
-        length_S[surrogate.units.sample_R] = response_R
-        return divergence(log_ratio_U * length_S, self.kl) / length_S
+        length_S = torch.zeros(len(log_ratio_A), dtype=torch.float64)
+        length_S[surrogate.actions.sample_R] = response_R
+        return divergence(log_ratio_A * length_S, self.kl) / length_S

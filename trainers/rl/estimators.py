@@ -1,11 +1,11 @@
 """What is scored of a completion, and how its token losses add up to log-probabilities.
 
-A masked diffusion model has no tractable log p(completion). Each estimator chooses looks at a completion, and *units*
-whose estimated log-probability is v_u = sum of c_n log p_n over the scored tokens n of the unit: a token's in some
-estimators, the sequence's in others. Draws are counter-based: they depend on the completion's key and the number of the
-inner iteration alone.
+A masked diffusion model has no tractable log p(completion). Each estimator chooses masked copies of a completion, and
+*actions* whose estimated log-probability is v_a = sum of c_n log p_n over the scored tokens n of the action: a token's
+in some estimators, the sequence's in others. Draws are counter-based: they depend on the completion's key and the
+number of the inner iteration alone.
 
-Shape letters: S completions, R looks, T packed tokens, N scored tokens, U units.
+Shape letters: S completions, R copies, T packed tokens, N scored tokens, A actions.
 """
 
 from __future__ import annotations
@@ -18,48 +18,49 @@ import torch
 from torch import Tensor
 
 from dare_bench.diffusion.canvas import Batch, pack
-from dare_bench.diffusion.laws import Copies, Law, draw, ranks, weights
-from dare_bench.diffusion.looks import Looks, concatenated, masked_looks
+from dare_bench.diffusion.masked_copies import MaskedCopies, concatenated, masked_copies
 from dare_bench.diffusion.rng import Draw, uniform
+from dare_bench.diffusion.schedules import CleanCopies, NoiseSchedule, draw, ranks, weights
 from dare_bench.seeds import key
 from dare_bench.trainers.rl.completions import Completion
 
 
 @dataclass(frozen=True, kw_only=True)
-class Units:
-    """Looks at completions, and the units that their scored tokens make up.
+class Actions:
+    """Masked copies of completions, and the actions that their scored tokens make up.
 
-    ``sample_R`` is the completion of each look, ``coefficient_N`` c_n and ``unit_N`` u of each scored token (see the
-    module's docstring), ``sample_U`` the completion of each unit. ``transition_U`` is the step of denoising of each
-    unit, numbered over all completions; None: the estimator does not look at steps of denoising. ``advantage_U`` is the
-    advantage of each unit; None: that of its completion.
+    ``sample_R`` is the completion of each copy, ``coefficient_N`` c_n and ``action_N`` a of each scored token (see the
+    module's docstring), ``sample_A`` the completion of each action. ``transition_A`` is the step of denoising of each
+    action, numbered over all completions; None: the estimator does not look at steps of denoising. ``advantage_A`` is
+    the advantage of each action; None: that of its completion.
     """
 
-    looks: Looks
+    copies: MaskedCopies
     sample_R: Tensor
     coefficient_N: Tensor
-    unit_N: Tensor
-    sample_U: Tensor
-    transition_U: Tensor | None = None
-    advantage_U: Tensor | None = None
+    action_N: Tensor
+    sample_A: Tensor
+    transition_A: Tensor | None = None
+    advantage_A: Tensor | None = None
 
-    def values(self, nll_N: Tensor) -> Tensor:
-        """v_u from -log p of the scored tokens, float64 [U], with a graph where ``nll_N`` has one."""
+    def logprobs(self, nll_N: Tensor) -> Tensor:
+        """v_a from -log p of the scored tokens, float64 [A], with a graph where ``nll_N`` has one."""
         lp_N = -nll_N.double() * self.coefficient_N
-        return lp_N.new_zeros(len(self.sample_U)).index_add(0, self.unit_N, lp_N)
+        return lp_N.new_zeros(len(self.sample_A)).index_add(0, self.action_N, lp_N)
 
     @property
-    def within_looks(self) -> bool:
-        """Does each unit have all its tokens in one look?"""
-        look_N = self.looks.look_N
-        look_U = torch.zeros(len(self.sample_U), dtype=look_N.dtype).index_copy_(0, self.unit_N, look_N)
-        return torch.equal(look_U[self.unit_N], look_N)
+    def within_copies(self) -> bool:
+        """Does each action have all its tokens in one copy?"""
+        copy_N = self.copies.copy_N
+        copy_A = torch.zeros(len(self.sample_A), dtype=copy_N.dtype).index_copy_(0, self.action_N, copy_N)
+        return torch.equal(copy_A[self.action_N], copy_N)
 
 
 def fully_masked(
     completions: Sequence[Completion], mask_id: int, iteration: int, prompt_probability: float = 0.0
-) -> Units:
-    """One look at each completion, all of it masked; a unit is a token (diffu-GRPO, arXiv 2504.12216, section 3.2).
+) -> Actions:
+    """One masked copy of each completion, all of it masked; an action is a token (diffu-GRPO, arXiv 2504.12216, section
+    3.2).
 
     ``prompt_probability``: each prompt token is hidden with it, and never scored.
     """
@@ -75,8 +76,8 @@ def coupled(
     level_key: int,
     band: tuple[float, float] = (0.2, 0.8),
     normalized: bool = False,
-) -> Units:
-    """Three looks: all masked, a random set M at level t, and its complement; a unit is a token with
+) -> Actions:
+    """Three copies: all masked, a random set M at level t, and its complement; an action is a token with
 
         v_i = 1/2 [log p_i(all) + (log p_i(M) / t if i in M else log p_i(not M) / (1 - t))]
 
@@ -90,19 +91,19 @@ def coupled(
     inside_T = batch.response_T & (u_T < level)
     factor = 0.5 / (1.5 if normalized else 1.0)
     masks = (batch.response_T, inside_T, batch.response_T & ~inside_T)
-    looks = [_scoring(completions, batch, mask_T, mask_T, mask_id) for mask_T in masks]
-    return _tokens(completions, looks, [factor, factor / level, factor / (1 - level)])
+    copies = [_scoring(completions, batch, mask_T, mask_T, mask_id) for mask_T in masks]
+    return _tokens(completions, copies, [factor, factor / level, factor / (1 - level)])
 
 
-def trajectory(completions: Sequence[Completion], mask_id: int, block_length: int | None = None) -> Units:
-    """A look at the canvas before each forward of the sampler, with the tokens that this forward wrote; a unit is a
-    token, a transition a forward (CJ-GRPO, arXiv 2509.23924, equation 11).
+def trajectory(completions: Sequence[Completion], mask_id: int, block_length: int | None = None) -> Actions:
+    """A masked copy of the canvas before each forward of the sampler, with the tokens that this forward wrote; an
+    action is a token, a transition a forward (CJ-GRPO, arXiv 2509.23924, equation 11).
 
-    With ``block_length`` (block-causal models) look j shows forward j *of every block* at once: a block attends to
-    itself and to the clean blocks before it, so that there are as many looks as the slowest block has forwards, and
+    With ``block_length`` (block-causal models) copy j shows forward j *of every block* at once: a block attends to
+    itself and to the clean blocks before it, so that there are as many copies as the slowest block has forwards, and
     every (block, forward) is a transition of its own.
     """
-    parts: list[Looks] = []
+    parts: list[MaskedCopies] = []
     samples: list[int] = []
     transitions: list[Tensor] = []
     count = 0  # of transitions
@@ -119,30 +120,30 @@ def trajectory(completions: Sequence[Completion], mask_id: int, block_length: in
             seen_T = batch.tokens_T.clone()
             seen_T[offset:][hidden_L] = mask_id
             at_N = scored_L.nonzero()[:, 0] + offset
-            parts.append(Looks(batch, seen_T, at_N, batch.tokens_T[at_N]))
+            parts.append(MaskedCopies(batch, seen_T, at_N, batch.tokens_T[at_N]))
             samples.append(number)
             transitions.append(count + block_L[scored_L])
             count += int(block_L[-1]) + 1
     if not parts:
         return empty(completions)
-    looks = concatenated(parts)
+    copies = concatenated(parts)
     sample_R = torch.tensor(samples)
-    return Units(
-        looks=looks,
+    return Actions(
+        copies=copies,
         sample_R=sample_R,
-        coefficient_N=torch.ones(len(looks.at_N), dtype=torch.float64),
-        unit_N=torch.arange(len(looks.at_N)),
-        sample_U=sample_R[looks.look_N],
-        transition_U=torch.cat(transitions).unique(return_inverse=True)[1],
+        coefficient_N=torch.ones(len(copies.at_N), dtype=torch.float64),
+        action_N=torch.arange(len(copies.at_N)),
+        sample_A=sample_R[copies.copy_N],
+        transition_A=torch.cat(transitions).unique(return_inverse=True)[1],
     )
 
 
-def predicted(completions: Sequence[Completion], mask_id: int) -> Units:
-    """A look at the canvas before each forward that is trained on, with the tokens that the forward proposed at its
-    masks, written or not; a unit is a token, a transition a forward (MDPO, arXiv 2508.13148).
+def predicted(completions: Sequence[Completion], mask_id: int) -> Actions:
+    """A masked copy of the canvas before each forward that is trained on, with the tokens that the forward proposed at
+    its masks, written or not; an action is a token, a transition a forward (MDPO, arXiv 2508.13148).
 
-    The advantage of a unit is that of its forward times canvas length / number of masks: late forwards, which predict
-    few tokens, count more.
+    The advantage of an action is that of its forward times canvas length / number of masks: late forwards, which
+    predict few tokens, count more.
     """
     chosen = [(number, c, forward) for number, c in enumerate(completions) for forward in c.predictions]
     if not chosen:
@@ -156,26 +157,26 @@ def predicted(completions: Sequence[Completion], mask_id: int) -> Units:
         hidden_T[begin + torch.tensor(forward.masked, dtype=torch.long)] = True
     scored_R = torch.tensor([forward.scored for _, _, forward in chosen])
     at_N = (hidden_T & (place_T < scored_R[batch.row_T])).nonzero()[:, 0]
-    looks = Looks(batch, torch.where(hidden_T, mask_id, batch.tokens_T), at_N, batch.tokens_T[at_N])
+    copies = MaskedCopies(batch, torch.where(hidden_T, mask_id, batch.tokens_T), at_N, batch.tokens_T[at_N])
     sample_R = torch.tensor([number for number, _, _ in chosen])
     worth = [f.advantage * len(f.tokens) / max(len(f.masked), 1) for _, _, f in chosen]
-    worth_R, look_N = torch.tensor(worth, dtype=torch.float64), looks.look_N
-    return Units(
-        looks=looks,
+    worth_R, copy_N = torch.tensor(worth, dtype=torch.float64), copies.copy_N
+    return Actions(
+        copies=copies,
         sample_R=sample_R,
         coefficient_N=torch.ones(len(at_N), dtype=torch.float64),
-        unit_N=torch.arange(len(at_N)),
-        sample_U=sample_R[look_N],
-        transition_U=look_N,
-        advantage_U=worth_R[look_N],
+        action_N=torch.arange(len(at_N)),
+        sample_A=sample_R[copy_N],
+        transition_A=copy_N,
+        advantage_A=worth_R[copy_N],
     )
 
 
-def from_parents(completions: Sequence[Completion], mask_id: int) -> Units:
-    """A look at each canvas from which completions went on, with all the tokens that each of them wrote since; a unit
-    is a token (d-TreeRPO, arXiv 2512.09675).
+def from_parents(completions: Sequence[Completion], mask_id: int) -> Actions:
+    """A masked copy of each canvas from which completions went on, with all the tokens that each of them wrote since; a
+    action is a token (d-TreeRPO, arXiv 2512.09675).
 
-    Siblings share a look, in which a position has the token of each sibling that wrote there as a target. The sum over
+    Siblings share a copy, in which a position has the token of each sibling that wrote there as a target. The sum over
     a completion's tokens is the log-probability of its transition if all of them were written in one forward, and an
     estimate if they were written in several.
     """
@@ -195,18 +196,18 @@ def from_parents(completions: Sequence[Completion], mask_id: int) -> Units:
         if not written:
             continue
         at_N, sample_N, target_N = (torch.tensor(column) for column in zip(*written, strict=True))
-        parts.append(Looks(batch, batch.tokens_T, at_N, target_N))
+        parts.append(MaskedCopies(batch, batch.tokens_T, at_N, target_N))
         samples.append(sample_N)
         firsts.append(members[0])
     if not parts:
         return empty(completions)
-    sample_U = torch.cat(samples)
-    return Units(
-        looks=concatenated(parts),
+    sample_A = torch.cat(samples)
+    return Actions(
+        copies=concatenated(parts),
         sample_R=torch.tensor(firsts),
-        coefficient_N=torch.ones(len(sample_U), dtype=torch.float64),
-        unit_N=torch.arange(len(sample_U)),
-        sample_U=sample_U,
+        coefficient_N=torch.ones(len(sample_A), dtype=torch.float64),
+        action_N=torch.arange(len(sample_A)),
+        sample_A=sample_A,
     )
 
 
@@ -214,40 +215,40 @@ def elbo(
     completions: Sequence[Completion],
     mask_id: int,
     iteration: int,
-    law: Law,
+    schedule: NoiseSchedule,
     *,
     per_draw: bool = False,
     normalized: bool = True,
-) -> Units:
-    """Noised copies by ``law``; a unit is the whole canvas of a completion, and v its estimated ELBO, divided by the
-    canvas's length if ``normalized`` (ESPO, arXiv 2512.03759, with the law ``coupled``).
+) -> Actions:
+    """Noised copies by ``schedule``; an action is the whole canvas of a completion, and v its estimated ELBO, divided
+    by the canvas's length if ``normalized`` (ESPO, arXiv 2512.03759, with the schedule ``coupled``).
 
-    ``per_draw``: each draw is a unit, and v the estimate of that draw alone (BGPO, arXiv 2510.11683).
+    ``per_draw``: each draw is an action, and v the estimate of that draw alone (BGPO, arXiv 2510.11683).
     """
-    draws, every = law.draws, torch.arange(len(completions))
+    draws, every = schedule.draws, torch.arange(len(completions))
     batch = pack([(c.prompt, c.tokens) for c in completions for _ in range(draws)])
     key_S = torch.tensor([key(c.key, iteration) if iteration else c.key for c in completions])
     sample_R = every.repeat_interleave(draws)
-    copies = Copies(batch, key_S.repeat_interleave(draws), torch.arange(draws).repeat(len(completions)), iteration)
-    noise = draw(law, copies)
-    looks = masked_looks(batch, noise.masked_T, mask_id)
+    clean = CleanCopies(batch, key_S.repeat_interleave(draws), torch.arange(draws).repeat(len(completions)), iteration)
+    noise = draw(schedule, clean)
+    copies = masked_copies(batch, noise.masked_T, mask_id)
     coefficient_N = weights(noise, "elbo")[noise.masked_T]
     if normalized:
-        coefficient_N = coefficient_N / batch.response_lengths_B.double()[looks.look_N]
-    return Units(
-        looks=looks,
+        coefficient_N = coefficient_N / batch.response_lengths_B.double()[copies.copy_N]
+    return Actions(
+        copies=copies,
         sample_R=sample_R,
         coefficient_N=coefficient_N * draws if per_draw else coefficient_N,
-        unit_N=looks.look_N if per_draw else sample_R[looks.look_N],
-        sample_U=sample_R if per_draw else every,
+        action_N=copies.copy_N if per_draw else sample_R[copies.copy_N],
+        sample_A=sample_R if per_draw else every,
     )
 
 
 @dataclass(frozen=True, kw_only=True)
-class BoundedUnits(Units):
-    """Units of completions with two bounds: ``values`` is the lower one. ``place_N`` is the token of each scored token,
-    numbered over all completions, ``share_N`` the masked share of its completion in that look, ``draws`` the looks at
-    each completion, and ``sample_P`` the completion of each token that some look has scored."""
+class BoundedActions(Actions):
+    """Actions of completions with two bounds: ``logprobs`` is the lower one. ``place_N`` is the token of each scored
+    token, numbered over all completions, ``share_N`` the masked share of its completion in that copy, ``draws`` the
+    masked copies of each completion, and ``sample_P`` the completion of each token that some copy has scored."""
 
     place_N: Tensor
     share_N: Tensor
@@ -256,7 +257,7 @@ class BoundedUnits(Units):
 
     def upper(self, nll_N: Tensor, power: float) -> Tensor:
         """The evidence upper bound of each completion per token, up to a constant (SPG, arXiv 2510.09541, equation 8),
-        float64 [U]: the mean over its scored tokens i of
+        float64 [A]: the mean over its scored tokens i of
 
             1 / power log mean over draws of (p_i^power 1[i masked] / share)
         """
@@ -265,8 +266,8 @@ class BoundedUnits(Units):
         top_P = term_N.new_full((count,), -torch.inf).scatter_reduce(0, self.place_N, term_N.detach(), "amax")
         sum_P = term_N.new_zeros(count).index_add(0, self.place_N, (term_N - top_P[self.place_N]).exp())
         log_P = (sum_P.log() + top_P - math.log(self.draws)) / power
-        tokens_U = torch.bincount(self.sample_P, minlength=len(self.sample_U)).clamp(min=1)
-        return log_P.new_zeros(len(self.sample_U)).index_add(0, self.sample_P, log_P) / tokens_U
+        tokens_A = torch.bincount(self.sample_P, minlength=len(self.sample_A)).clamp(min=1)
+        return log_P.new_zeros(len(self.sample_A)).index_add(0, self.sample_P, log_P) / tokens_A
 
 
 def block_masked(
@@ -276,11 +277,11 @@ def block_masked(
     draws: int,
     block_length: int,
     probability: float = 0.0,
-) -> BoundedUnits:
-    """``draws`` looks at each completion (SPG, arXiv 2510.09541, section 3.3): a block is chosen, each draw another one
-    as far as there are some; in it a random number of tokens is masked, all of them behind it, and each token before
-    it, prompt included, with ``probability``. Masked tokens of the completion that count are scored; a unit is a
-    completion, and v the mean over draws of the mean of their log p.
+) -> BoundedActions:
+    """``draws`` masked copies of each completion (SPG, arXiv 2510.09541, section 3.3): a block is chosen, each draw
+    another one as far as there are some; in it a random number of tokens is masked, all of them behind it, and each
+    token before it, prompt included, with ``probability``. Masked tokens of the completion that count are scored; a
+    action is a completion, and v the mean over draws of the mean of their log p.
     """
     batch = pack([(c.prompt, c.tokens) for c in completions for _ in range(draws)])
     sample_R = torch.arange(len(completions)).repeat_interleave(draws)
@@ -304,8 +305,8 @@ def block_masked(
     behind_T = batch.response_T & ~before_T & ~inside_T
     masked_T = chosen_T | behind_T | (before_T & random_T)
     at_N = (masked_T & counts_T).nonzero()[:, 0]
-    looks = Looks(batch, torch.where(masked_T, mask_id, batch.tokens_T), at_N, batch.tokens_T[at_N])
-    return _bounded(looks, sample_R, scored_R, place_T[at_N], draws)
+    copies = MaskedCopies(batch, torch.where(masked_T, mask_id, batch.tokens_T), at_N, batch.tokens_T[at_N])
+    return _bounded(copies, sample_R, scored_R, place_T[at_N], draws)
 
 
 def _blocks_in_random_order(completion: Completion, iteration: int, draws: int, block_length: int) -> list[int]:
@@ -316,31 +317,31 @@ def _blocks_in_random_order(completion: Completion, iteration: int, draws: int, 
     return [order[draw % count] for draw in range(draws)]
 
 
-def _bounded(looks: Looks, sample_R: Tensor, scored_R: Tensor, column_N: Tensor, draws: int) -> BoundedUnits:
-    """Both bounds of completions from looks; ``scored_R``: the tokens that count in the completion of each look."""
-    masked_R = torch.bincount(looks.look_N, minlength=len(looks))
-    sample_N = sample_R[looks.look_N]
+def _bounded(copies: MaskedCopies, sample_R: Tensor, scored_R: Tensor, column_N: Tensor, draws: int) -> BoundedActions:
+    """Both bounds of completions from copies; ``scored_R``: the tokens that count in the completion of each copy."""
+    masked_R = torch.bincount(copies.copy_N, minlength=len(copies))
+    sample_N = sample_R[copies.copy_N]
     token_P, place_N = (sample_N * int(scored_R.max()) + column_N).unique(return_inverse=True)
-    return BoundedUnits(
-        looks=looks,
+    return BoundedActions(
+        copies=copies,
         sample_R=sample_R,
-        coefficient_N=1.0 / (masked_R[looks.look_N].double() * draws),
-        unit_N=sample_N,
-        sample_U=torch.arange(int(sample_R.max()) + 1),
+        coefficient_N=1.0 / (masked_R[copies.copy_N].double() * draws),
+        action_N=sample_N,
+        sample_A=torch.arange(int(sample_R.max()) + 1),
         place_N=place_N,
-        share_N=(masked_R.double() / scored_R)[looks.look_N],
+        share_N=(masked_R.double() / scored_R)[copies.copy_N],
         sample_P=token_P // int(scored_R.max()),
         draws=draws,
     )
 
 
-def empty(completions: Sequence[Completion]) -> Units:
-    """No unit at all."""
+def empty(completions: Sequence[Completion]) -> Actions:
+    """No action at all."""
     none = torch.zeros(0, dtype=torch.long)
     batch = _rows(completions[:1])
-    looks = Looks(batch, batch.tokens_T, none, none)
+    copies = MaskedCopies(batch, batch.tokens_T, none, none)
     sample_R = torch.zeros(1, dtype=torch.long)
-    return Units(looks=looks, sample_R=sample_R, coefficient_N=none.double(), unit_N=none, sample_U=none)
+    return Actions(copies=copies, sample_R=sample_R, coefficient_N=none.double(), action_N=none, sample_A=none)
 
 
 def _rows(completions: Sequence[Completion]) -> Batch:
@@ -360,24 +361,26 @@ def _hidden_prompt(completions: Sequence[Completion], batch: Batch, iteration: i
 
 def _scoring(
     completions: Sequence[Completion], batch: Batch, hidden_T: Tensor, scored_T: Tensor, mask_id: int
-) -> Looks:
-    """Looks with hidden tokens, of which those of ``scored_T`` that count are scored."""
+) -> MaskedCopies:
+    """Masked copies with hidden tokens, of which those of ``scored_T`` that count are scored."""
     end_S = torch.tensor([len(c.prompt) + c.scored for c in completions])
     at_N = (scored_T & (batch.column_T < end_S[batch.row_T])).nonzero()[:, 0]
-    return Looks(batch, torch.where(hidden_T, mask_id, batch.tokens_T), at_N, batch.tokens_T[at_N])
+    return MaskedCopies(batch, torch.where(hidden_T, mask_id, batch.tokens_T), at_N, batch.tokens_T[at_N])
 
 
-def _tokens(completions: Sequence[Completion], parts: Sequence[Looks], factors: Sequence[float]) -> Units:
-    """Units of tokens from packs of looks at the same rows, each pack with a factor."""
-    looks = concatenated(parts)
+def _tokens(completions: Sequence[Completion], parts: Sequence[MaskedCopies], factors: Sequence[float]) -> Actions:
+    """Actions of tokens from packs of masked copies of the same rows, each pack with a factor."""
+    copies = concatenated(parts)
     sample_R = torch.arange(len(completions)).repeat(len(parts))
     width = max(len(c.prompt) + len(c.tokens) for c in completions)
-    sample_N = sample_R[looks.look_N]
-    place_N = sample_N * width + looks.batch.column_T[looks.at_N]
-    place_U, unit_N = place_N.unique(return_inverse=True)
+    sample_N = sample_R[copies.copy_N]
+    place_N = sample_N * width + copies.batch.column_T[copies.at_N]
+    place_A, action_N = place_N.unique(return_inverse=True)
     counts = torch.tensor([len(part.at_N) for part in parts])
     factor_N = torch.tensor(factors, dtype=torch.float64).repeat_interleave(counts)
-    return Units(looks=looks, sample_R=sample_R, coefficient_N=factor_N, unit_N=unit_N, sample_U=place_U // width)
+    return Actions(
+        copies=copies, sample_R=sample_R, coefficient_N=factor_N, action_N=action_N, sample_A=place_A // width
+    )
 
 
 def _local_forwards(completion: Completion, block_length: int | None) -> list[int]:

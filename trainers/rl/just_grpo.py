@@ -16,7 +16,7 @@ from typing import Any, ClassVar
 from pydantic import Field
 
 from dare_bench.trainers.rl.completions import Completion
-from dare_bench.trainers.rl.estimators import Units, trajectory
+from dare_bench.trainers.rl.estimators import Actions, trajectory
 from dare_bench.trainers.rl.options import EndOptions, RatioOptions
 from dare_bench.trainers.rl.policy_gradient import PolicyGradient
 
@@ -36,7 +36,7 @@ class JustGRPO(PolicyGradient):
     paper, code = "arXiv 2601.15165", "LeapLabTHU/JustGRPO"
     Options = JustGRPOOptions
     options: JustGRPOOptions
-    look_by_look = fixed_looks = True
+    sums_over_copies = fixed_copies = True
     families = "any"
     scores_draws = True
     learning_rate = lora_learning_rate = 5e-6
@@ -52,5 +52,5 @@ class JustGRPO(PolicyGradient):
     def rollout_fields(self) -> dict[str, Any]:
         return {"strategy": "sequential"}
 
-    def units(self, completions: Sequence[Completion], iteration: int, shared_key: int) -> Units:
+    def actions(self, completions: Sequence[Completion], iteration: int, shared_key: int) -> Actions:
         return trajectory(completions, self.spec.mask, self.spec.block_length)

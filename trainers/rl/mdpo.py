@@ -29,7 +29,7 @@ from dare_bench.errors import DecodingError, UsageError
 from dare_bench.protocols import LoadedModel
 from dare_bench.trainers.objective import Metrics
 from dare_bench.trainers.rl.completions import Completion
-from dare_bench.trainers.rl.estimators import Units, predicted
+from dare_bench.trainers.rl.estimators import Actions, predicted
 from dare_bench.trainers.rl.options import AGGREGATION, EndOptions, RatioOptions
 from dare_bench.trainers.rl.over_denoising import is_over_denoised, over_denoised_prompts
 from dare_bench.trainers.rl.policy_gradient import PolicyGradient
@@ -49,7 +49,7 @@ class MDPOOptions(EndOptions, RatioOptions):
     """Settings of ``mdpo``."""
 
     temperature: float = Field(0.4, gt=0, description="Temperature of the rollout.")
-    beta: float = Field(0.02, ge=0, description="Strength of the KL penalty to the reference; 0 needs no reference.")
+    beta: float = Field(0.02, ge=0, description="Strength of the KL penalty to the reference policy; 0 needs none.")
     aggregation: Aggregation = Field("transition", description=AGGREGATION)
     score_after_eos: bool = Field(True, description="Score the tokens after the first EOS too.")
     sample_train_steps: int = Field(8, ge=1, description="Forwards of the sampler that each prompt is trained on.")
@@ -73,7 +73,7 @@ class MDPO(PolicyGradient):
     paper, code = "arXiv 2508.13148", "autonomousvision/mdpo"
     Options = MDPOOptions
     options: MDPOOptions
-    look_by_look = fixed_looks = True
+    sums_over_copies = fixed_copies = True
     scores_draws = True
     capabilities: ClassVar = {**CAPABILITIES, "predictions": "record the answer that each forward predicts"}
     allows_rewriting = True
@@ -142,15 +142,15 @@ class MDPO(PolicyGradient):
     def predictions_each(self) -> int:
         return self.options.sample_train_steps
 
-    def units(self, completions: Sequence[Completion], iteration: int, shared_key: int) -> Units:
+    def actions(self, completions: Sequence[Completion], iteration: int, shared_key: int) -> Actions:
         return predicted(completions, self.spec.mask)
 
     @property
     def always_needs_values(self) -> bool:
         return super().always_needs_values or self.options.confidence_weights
 
-    def loss_weights(self, weight_U: Tensor, old_U: Tensor) -> Tensor:
-        return weight_U * torch.exp(old_U) if self.options.confidence_weights else weight_U
+    def loss_weights(self, weight_A: Tensor, old_A: Tensor) -> Tensor:
+        return weight_A * torch.exp(old_A) if self.options.confidence_weights else weight_A
 
 
 class MDPORollouts(Rollouts):

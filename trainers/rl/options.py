@@ -35,9 +35,10 @@ MAX_DRAWS = 100
 """Maximum number of times that a group is drawn again."""
 
 AGGREGATION = (
-    "How the losses of units are averaged: sequence, the mean over completions of the mean over a completion's units; "
-    "transition, the same with the mean over its forwards of the mean over a forward's units; token, the mean over all "
-    "units; sequence_sum, the mean over completions of the sum; constant_length, that divided by the canvas's length."
+    "How the losses of actions are averaged. sequence: the mean over completions of the mean over a completion's "
+    "actions. transition: the same with the mean over its forwards of the mean over a forward's actions. "
+    "token: the mean over all actions. sequence_sum: the mean over completions of the sum. "
+    "constant_length: that divided by the canvas's length."
 )
 
 
@@ -54,7 +55,7 @@ class RLOptions(BaseModel):
     num_generations: int = Field(8, ge=2, description="Completions of each prompt (the group).")
     num_iterations: int = Field(1, ge=1, description="Optimizer steps on each rollout.")
     max_completion_length: int | None = Field(
-        None, ge=1, description="Tokens of a completion's canvas (default: the task's own, else 256)."
+        None, ge=1, description="Tokens of a completion's canvas (default: that of the task, else 256)."
     )
     temperature: float = Field(1.0, gt=0, description="Temperature of the rollout.")
     rollout: dict[str, Any] = Field(
@@ -74,7 +75,7 @@ class RLOptions(BaseModel):
     reward: dict[str, Any] = Field(
         default_factory=dict,
         description="k=v,k=v: options of the rewards that the rows name; random=True replaces their values by coin "
-        "flips (a control). Or FILE.py:FUNCTION,...: functions of your own, which score every row.",
+        "flips (a control). Or FILE.py:FUNCTION,...: your functions, which score every row.",
     )
     reward_weights: dict[str, FiniteFloat] = Field(
         default_factory=dict,
@@ -139,7 +140,7 @@ class RatioOptions(RLOptions):
     epsilon: float = Field(0.2, ge=0, description="Clip range of the ratio.")
     epsilon_high: float | None = Field(None, ge=0, description="Upper clip range (default: epsilon).")
     dual_clip: float | None = Field(None, gt=1, description="Bound of the ratio for negative advantages (DARE: 3).")
-    beta: float = Field(0.0, ge=0, description="Strength of the KL penalty to the reference; 0 needs no reference.")
+    beta: float = Field(0.0, ge=0, description="Strength of the KL penalty to the reference policy; 0 needs none.")
     aggregation: Aggregation = Field("sequence", description=AGGREGATION)
     importance_cap: float | None = Field(
         None,
@@ -148,11 +149,11 @@ class RatioOptions(RLOptions):
         "approximate cache, top_p or top_k (default: no weights).",
     )
     reference: str | None = Field(
-        None, description="Checkpoint of the reference model (default: the starting checkpoint)."
+        None, description="Checkpoint of the reference policy (default: the starting checkpoint)."
     )
     sync_ref_model: bool = Field(
         False,
-        description="Let the reference follow the policy, as in the published scripts of d1, coupled-GRPO and ESPO.",
+        description="Let the reference policy follow the policy, as published for d1, coupled-GRPO and ESPO.",
     )
     ref_model_sync_steps: int = Field(64, ge=1, description="With sync_ref_model: optimizer steps between two updates.")
     ref_model_mixup_alpha: float = Field(

@@ -1,9 +1,9 @@
 """Policy gradients on estimated log-probabilities: the loss that all algorithms share, and their settings.
 
-    loss = sum over units u of w_u [max(-A rho_u, -A clip(rho_u)) + beta KL_u],    rho_u = exp(v_u - old v_u)
+    loss = sum over actions a of w_a [max(-A rho_a, -A clip(rho_a)) + beta KL_a],    rho_a = exp(v_a - old v_a)
 
-v_u is an estimator's log-probability of a unit (``estimators.py``), A the advantage of the unit's completion, w_u the
-aggregation. Within a rollout's first step the old policy is the policy, so that rho = 1 and the gradient is
+v_a is an estimator's log-probability of an action (``estimators.py``), A the advantage of the action's completion, w_a
+the aggregation. Within a rollout's first step the old policy is the policy, so that rho = 1 and the gradient is
 REINFORCE's; its values are needed there only for the KL term.
 """
 
@@ -20,8 +20,8 @@ from pydantic import BaseModel
 from torch import Tensor
 
 from dare_bench.diffusion.forward import Inputs
-from dare_bench.diffusion.laws import Law
-from dare_bench.diffusion.looks import Looks
+from dare_bench.diffusion.masked_copies import MaskedCopies
+from dare_bench.diffusion.schedules import NoiseSchedule
 from dare_bench.errors import TrainingError, UsageError
 from dare_bench.protocols import LoadedModel, Services
 from dare_bench.seeds import key
@@ -29,7 +29,7 @@ from dare_bench.trainers.objective import Losses, Metrics
 from dare_bench.trainers.rl.algorithm import Algorithm
 from dare_bench.trainers.rl.collapse import CollapseWarning, warn_of_large_updates
 from dare_bench.trainers.rl.completions import Completion, recorded
-from dare_bench.trainers.rl.estimators import Units
+from dare_bench.trainers.rl.estimators import Actions
 from dare_bench.trainers.rl.ledger import gap_metrics, importance, sampler_logprobs
 from dare_bench.trainers.rl.options import EndOptions, RatioOptions, RLOptions
 from dare_bench.trainers.rl.published_rollout import PublishedRollout
@@ -45,7 +45,7 @@ from dare_bench.trainers.rl.rollout import Rollouts
 from dare_bench.trainers.rl.rollout_file import Rollout
 from dare_bench.trainers.rl.rollout_step import RolloutStep, Surrogate, Update, surrogate_of
 from dare_bench.trainers.rl.served import check_engine, check_request
-from dare_bench.trainers.rl.surrogate import Divergence, clip_metrics, clipped, divergence, unit_weights
+from dare_bench.trainers.rl.surrogate import Divergence, action_weights, clip_metrics, clipped, divergence
 from dare_bench.trainers.steps import Step, StepShape
 from dare_bench.training.processes import data_parallel_size
 from dare_bench.training.rows import TokenRow, Tokens
@@ -54,7 +54,7 @@ from dare_bench.types import Generation, ModelSpec
 
 
 class PolicyGradient(Algorithm):
-    """The base of every algorithm. Subclasses define ``units``, and declare the attributes below that differ (see
+    """The base of every algorithm. Subclasses define ``actions``, and declare the attributes below that differ (see
     docs/rl.md)."""
 
     reads = "prompts"
@@ -69,7 +69,7 @@ class PolicyGradient(Algorithm):
     families: ClassVar[str] = "bidirectional"
     """``bidirectional`` or ``any``: the attention that the estimator is sound for."""
     scores_draws: ClassVar[bool] = False
-    """Is each unit a token that the sampler drew, on the canvas that it drew from? Then logits are divided by the
+    """Is each action a token that the sampler drew, on the canvas that it drew from? Then logits are divided by the
     rollout's temperature, so that ratios and gradients are those of the sampler's distribution."""
     capabilities: ClassVar[Mapping[str, str]] = CAPABILITIES
     """What a rollout needs of the model, and what it means."""
@@ -80,8 +80,8 @@ class PolicyGradient(Algorithm):
     """The served engine that samples the completions; None: the model in training does."""
     allows_rewriting: ClassVar[bool] = False
     """Is the method sound if the sampler writes over tokens, or masks them again?"""
-    fixed_looks: ClassVar[bool] = False
-    """Are the looks at a completion the same in every inner iteration?"""
+    fixed_copies: ClassVar[bool] = False
+    """Are the masked copies of a completion the same in every inner iteration?"""
     never_redraws: ClassVar[str] = ""
     """Why groups are not drawn again (``dynamic_sampling``), if they cannot be."""
     has_ratio: ClassVar[bool] = True
@@ -91,7 +91,7 @@ class PolicyGradient(Algorithm):
     kl: ClassVar[Divergence] = "k3"
     estimator: ClassVar[str]
     """What is scored, in a few words."""
-    unit: ClassVar[str] = "token"
+    action: ClassVar[str] = "token"
     """What has a ratio of its own: ``token``, ``sequence``, or ``draw``."""
     paper: ClassVar[str]
     code: ClassVar[str]
@@ -121,8 +121,8 @@ class PolicyGradient(Algorithm):
     # -- declared by algorithms ----------------------------------------------------------------------------------
 
     @abstractmethod
-    def units(self, completions: Sequence[Completion], iteration: int, shared_key: int) -> Units:
-        """The units of completions in an inner iteration.
+    def actions(self, completions: Sequence[Completion], iteration: int, shared_key: int) -> Actions:
+        """The actions of completions in an inner iteration.
 
         Args:
             shared_key: the key of random numbers that all completions of the rollout share, in all processes.
@@ -134,8 +134,8 @@ class PolicyGradient(Algorithm):
         return {}
 
     @property
-    def units_each(self) -> int:
-        """Units of a completion that are not tokens."""
+    def actions_each(self) -> int:
+        """Actions of a completion that are not tokens."""
         return 1
 
     @property
@@ -147,28 +147,30 @@ class PolicyGradient(Algorithm):
         """Has a completion with this advantage a gradient, apart from the KL penalty?"""
         return advantage != 0
 
-    def loss_weights(self, weight_U: Tensor, old_U: Tensor) -> Tensor:
-        """The weight of each unit's loss, from its weight in the mean and its value under the policy that sampled."""
-        return weight_U
+    def loss_weights(self, weight_A: Tensor, old_A: Tensor) -> Tensor:
+        """The weight of each action's loss, from its weight in the mean and its value under the policy that sampled."""
+        return weight_A
 
-    def kl_of(self, log_ratio_U: Tensor, surrogate: Surrogate) -> Tensor:
-        """The KL penalty of each unit, from log policy - log reference."""
-        return divergence(log_ratio_U, self.kl)
+    def kl_of(self, log_ratio_A: Tensor, surrogate: Surrogate) -> Tensor:
+        """The KL penalty of each action, from log policy - log reference."""
+        return divergence(log_ratio_A, self.kl)
 
-    def step_weights(self, units: Units, scored_S: Tensor, completions: int, scored_total: int) -> Tensor:
-        """The weight of each unit's loss in the loss of a step, float64 [U].
+    def step_weights(self, actions: Actions, scored_S: Tensor, completions: int, scored_total: int) -> Tensor:
+        """The weight of each action's loss in the loss of a step, float64 [A].
 
         Args:
-            scored_S: the tokens that count in each completion of ``units``.
+            scored_S: the tokens that count in each completion of ``actions``.
             completions, scored_total: completions, and tokens that count in them, in all processes.
         """
-        count = scored_total if self.unit == "token" else completions * self.units_each
+        count = scored_total if self.action == "token" else completions * self.actions_each
         length = self.completion_length
-        return unit_weights(self.ratio.aggregation, units.sample_U, units.transition_U, completions, count, length)
+        return action_weights(
+            self.ratio.aggregation, actions.sample_A, actions.transition_A, completions, count, length
+        )
 
-    def unit_losses(self, log_ratio_U: Tensor, advantage_U: Tensor) -> tuple[Tensor, Tensor]:
-        """The loss of each unit, from log policy - log old policy, and where a clip has taken its gradient."""
-        return clipped(log_ratio_U, advantage_U, *self.clip)
+    def action_losses(self, log_ratio_A: Tensor, advantage_A: Tensor) -> tuple[Tensor, Tensor]:
+        """The loss of each action, from log policy - log old policy, and where a clip has taken its gradient."""
+        return clipped(log_ratio_A, advantage_A, *self.clip)
 
     @property
     def clip(self) -> tuple[float, float, float | None]:
@@ -281,52 +283,52 @@ class PolicyGradient(Algorithm):
         advantage_S = torch.tensor(rollout.advantage, dtype=torch.float64)
         pairs = zip(rollout.completions, rollout.advantage, strict=True)
         kept = [i for i, (c, a) in enumerate(pairs) if self.beta or self.learns_from(c, a)]
-        units = self.units([rollout.completions[i] for i in kept] or rollout.completions[:1], iteration, shared_key)
-        if self.look_by_look and not units.within_looks:
-            raise TrainingError(f"{self.name} is declared look_by_look, and a unit has tokens of several looks")
+        actions = self.actions([rollout.completions[i] for i in kept] or rollout.completions[:1], iteration, shared_key)
+        if self.sums_over_copies and not actions.within_copies:
+            raise TrainingError(f"{self.name} is declared sums_over_copies, and an action has tokens of several copies")
         kept_S = torch.tensor(kept or [0])
         scored_S = torch.tensor([rollout.completions[i].scored for i in kept_S.tolist()])
-        weight_U = self.step_weights(units, scored_S, update.completions, rollout.scored_total)
-        completion_U, old_U = kept_S[units.sample_U], None
-        advantage_U = advantage_S[completion_U] if units.advantage_U is None else units.advantage_U
+        weight_A = self.step_weights(actions, scored_S, update.completions, rollout.scored_total)
+        completion_A, old_A = kept_S[actions.sample_A], None
+        advantage_A = advantage_S[completion_A] if actions.advantage_A is None else actions.advantage_A
         if iteration and len(rollout.old) >= iteration:
             old = [value for i in kept for value in rollout.old[iteration - 1][i]]
-            if kept and len(old) != len(completion_U):
+            if kept and len(old) != len(completion_A):
                 raise TrainingError(
-                    f"step {update.number + 1}: its rollout has {len(old)} old values of {len(completion_U)} units, as "
-                    "in a damaged rollout.json; remove that checkpoint to resume from the previous one"
+                    f"step {update.number + 1}: its rollout has {len(old)} old values of {len(completion_A)} actions, "
+                    "as in a damaged rollout.json; remove that checkpoint to resume from the previous one"
                 )
-            old_U = torch.zeros(len(completion_U), dtype=torch.float64)
-            if kept:  # otherwise the units are those of a completion without an advantage: any value is right
-                old_U[completion_U.argsort(stable=True)] = torch.tensor(old, dtype=torch.float64)
+            old_A = torch.zeros(len(completion_A), dtype=torch.float64)
+            if kept:  # otherwise the actions are those of a completion without an advantage: any value is right
+                old_A[completion_A.argsort(stable=True)] = torch.tensor(old, dtype=torch.float64)
         metrics = rollout.metrics if iteration == 0 else {}
-        drawn_U = sampler_logprobs(units, rollout.completions, completion_U) if self.scores_draws else None
+        drawn_A = sampler_logprobs(actions, rollout.completions, completion_A) if self.scores_draws else None
         surrogate = Surrogate(
-            units=units,
-            completion_U=completion_U,
-            advantage_U=advantage_U,
-            weight_U=weight_U,
-            old_U=old_U,
+            actions=actions,
+            completion_A=completion_A,
+            advantage_A=advantage_A,
+            weight_A=weight_A,
+            old_A=old_A,
             metrics=metrics,
-            drawn_U=drawn_U,
+            drawn_A=drawn_A,
         )
         rows = [TokenRow(c.prompt, c.tokens, c.where, c.key) for c in rollout.completions]
         return RolloutStep(
             number=update.number,
             items=tuple((rows[i],) for i in kept_S.tolist()),
             keys=tuple(rows[i].key for i in kept_S.tolist()),
-            looks=units.looks,
-            item_R=units.sample_R,
-            role_R=torch.zeros_like(units.sample_R),
-            weight_N=units.coefficient_N,
+            copies=actions.copies,
+            item_R=actions.sample_R,
+            role_R=torch.zeros_like(actions.sample_R),
+            weight_N=actions.coefficient_N,
             step_items=update.completions,
             surrogate=surrogate,
         )
 
-    def unit_values(self, rollout: Rollout, step: RolloutStep, nll_N: Tensor) -> list[list[float]]:
-        completion_U, value_U = step.surrogate.completion_U, step.surrogate.units.values(nll_N)
-        counts = torch.bincount(completion_U, minlength=len(rollout.completions)).tolist()
-        return [values.tolist() for values in value_U[completion_U.argsort(stable=True)].split(counts)]
+    def action_logprobs(self, rollout: Rollout, step: RolloutStep, nll_N: Tensor) -> list[list[float]]:
+        completion_A, value_A = step.surrogate.completion_A, step.surrogate.actions.logprobs(nll_N)
+        counts = torch.bincount(completion_A, minlength=len(rollout.completions)).tolist()
+        return [values.tolist() for values in value_A[completion_A.argsort(stable=True)].split(counts)]
 
     @property
     def always_needs_values(self) -> bool:
@@ -334,42 +336,43 @@ class PolicyGradient(Algorithm):
         return self.beta > 0 or self.importance_cap is not None
 
     def needs_values(self, step: Step) -> bool:
-        return surrogate_of(step).old_U is not None or self.always_needs_values
+        return surrogate_of(step).old_A is not None or self.always_needs_values
 
     def loss(self, step: Step, nll_N: Tensor, reference: Losses | None) -> tuple[Tensor, Metrics]:
         surrogate = surrogate_of(step)
-        value_U = surrogate.units.values(nll_N)
-        old_U = value_U.detach() if surrogate.old_U is None else surrogate.old_U
-        advantage_U, metrics = surrogate.advantage_U, dict(surrogate.metrics)
+        value_A = surrogate.actions.logprobs(nll_N)
+        old_A = value_A.detach() if surrogate.old_A is None else surrogate.old_A
+        advantage_A, metrics = surrogate.advantage_A, dict(surrogate.metrics)
         if self.importance_cap is not None:
-            assert surrogate.drawn_U is not None  # rollouts need the capability ``logprobs``
-            importance_U, metrics["importance_capped"] = importance(old_U, surrogate.drawn_U, self.importance_cap)
-            advantage_U = advantage_U * importance_U
-        log_ratio_U = value_U - old_U
-        loss_U, active_U = self.unit_losses(log_ratio_U, advantage_U)
-        learns_U = advantage_U != 0  # the others are there for the KL penalty, if there is one
-        metrics |= clip_metrics(log_ratio_U.detach()[learns_U], active_U[learns_U], ratios=surrogate.old_U is not None)
+            assert surrogate.drawn_A is not None  # rollouts need the capability ``logprobs``
+            importance_A, metrics["importance_capped"] = importance(old_A, surrogate.drawn_A, self.importance_cap)
+            advantage_A = advantage_A * importance_A
+        log_ratio_A = value_A - old_A
+        loss_A, active_A = self.action_losses(log_ratio_A, advantage_A)
+        learns_A = advantage_A != 0  # the others are there for the KL penalty, if there is one
+        metrics |= clip_metrics(log_ratio_A.detach()[learns_A], active_A[learns_A], ratios=surrogate.old_A is not None)
         if reference is not None:
-            kl_U = self.kl_of(value_U - surrogate.units.values(reference(step)), surrogate)
-            loss_U = loss_U + self.beta * kl_U
-            metrics["kl"] = float((kl_U.detach() * surrogate.weight_U).sum()), float(surrogate.weight_U.sum())
-        return torch.dot(loss_U, self.loss_weights(surrogate.weight_U, old_U)), metrics
+            kl_A = self.kl_of(value_A - surrogate.actions.logprobs(reference(step)), surrogate)
+            loss_A = loss_A + self.beta * kl_A
+            metrics["kl"] = float((kl_A.detach() * surrogate.weight_A).sum()), float(surrogate.weight_A.sum())
+        return torch.dot(loss_A, self.loss_weights(surrogate.weight_A, old_A)), metrics
 
     def observe(self, step: Step, nll_N: Tensor) -> Metrics:
         """The gap between sampler and learner, in the step in which the learner is the policy that sampled."""
         surrogate = surrogate_of(step)
-        if surrogate.drawn_U is None or surrogate.old_U is not None:
+        if surrogate.drawn_A is None or surrogate.old_A is not None:
             return {}
-        return gap_metrics(surrogate.units.values(nll_N), surrogate.drawn_U)
+        return gap_metrics(surrogate.actions.logprobs(nll_N), surrogate.drawn_A)
 
-    def inputs(self, looks: Looks) -> Inputs:
-        given = super().inputs(looks)
+    def inputs(self, copies: MaskedCopies) -> Inputs:
+        given = super().inputs(copies)
         return replace(given, temperature=self.options.temperature) if self.scores_draws else given
 
 
-def counts_of(spec: ModelSpec, draws: int) -> Law:
-    """The noise law of an ELBO: exactly k masks in every block of a block-causal model, else in the whole canvas."""
-    return Law("counts" if spec.block_length is None else "blocks", draws, block_length=spec.block_length)
+def counts_of(spec: ModelSpec, draws: int) -> NoiseSchedule:
+    """The noise schedule of an ELBO: exactly k masks in every block of a block-causal model, else in the whole
+    canvas."""
+    return NoiseSchedule("counts" if spec.block_length is None else "blocks", draws, block_length=spec.block_length)
 
 
 def shared_key_of(seed: int, rollout: int) -> int:

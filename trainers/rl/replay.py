@@ -38,8 +38,8 @@ from dare_bench.training.spec import TrainSpec
 class ReplayedCompletion:
     """A completion of the rollout (see :class:`~dare_bench.trainers.rl.completions.Completion`).
 
-    ``weights`` are the derivatives of the step's loss at -log p of each token, summed over looks: the update makes a
-    token with a positive weight likelier. Looks that score another token at its position do not count. None if the
+    ``weights`` are the derivatives of the step's loss at -log p of each token, summed over copies: the update makes a
+    token with a positive weight likelier. Copies that score another token at its position do not count. None if the
     weights before the update were not kept. ``predictions``: of the forwards that are trained on, if the method scores
     them (``mdpo``); ``advantage`` is then that of the last answer, and each of them has its own.
     """
@@ -157,9 +157,9 @@ def replayed(rollout: Rollout, update: RolloutStep, weight_N: Tensor | None) -> 
     """The completions of a rollout with the weights of their tokens in an update."""
     weights = [[0.0] * len(c.tokens) for c in rollout.completions]
     if weight_N is not None:
-        units, looks = update.surrogate.units, update.looks
-        completion_N, column_N = update.surrogate.completion_U[units.unit_N], looks.batch.column_T[looks.at_N]
-        tables = (completion_N, column_N, looks.target_N, weight_N)
+        actions, copies = update.surrogate.actions, update.copies
+        completion_N, column_N = update.surrogate.completion_A[actions.action_N], copies.batch.column_T[copies.at_N]
+        tables = (completion_N, column_N, copies.target_N, weight_N)
         for number, column, target, weight in zip(*(table.tolist() for table in tables), strict=True):
             completion = rollout.completions[number]
             place = column - len(completion.prompt)

@@ -251,12 +251,12 @@ class Rollouts:
         return result
 
     def _with_old_values(self, rollout: Rollout) -> Rollout:
-        """The rollout with the values of its units under the policy that sampled it, for the later iterations."""
+        """The rollout with the values of its actions under the policy that sampled it, for the later iterations."""
         assert self.policy is not None
-        computed = min(self.later, 1) if self.method.fixed_looks and not self.policy.has_dropout else self.later
+        computed = min(self.later, 1) if self.method.fixed_copies and not self.policy.has_dropout else self.later
         for iteration in range(1, 1 + computed):
             step = self.step_on(rollout, rollout.number * self.iterations + iteration)
-            rollout.old.append(self.method.unit_values(rollout, step, self.policy.losses(step)))
+            rollout.old.append(self.method.action_logprobs(rollout, step, self.policy.losses(step)))
         rollout.old += rollout.old[:1] * (self.later - computed)
         return rollout
 

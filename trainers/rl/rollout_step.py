@@ -1,6 +1,6 @@
-"""An optimizer step on a rollout: its looks, and what its loss needs beside them.
+"""An optimizer step on a rollout: its copies, and what its loss needs beside them.
 
-Shape letters: U units.
+Shape letters: A actions.
 """
 
 from __future__ import annotations
@@ -11,24 +11,24 @@ from torch import Tensor
 
 from dare_bench.trainers.objective import Metrics
 from dare_bench.trainers.rl.distillation import Distillation
-from dare_bench.trainers.rl.estimators import Units
+from dare_bench.trainers.rl.estimators import Actions
 from dare_bench.trainers.steps import Step
 
 
 @dataclass(frozen=True, kw_only=True)
 class Surrogate:
-    """What the loss of a step needs beside its looks. ``old_U`` None: the policy itself is the old one.
-    ``completion_U`` is the completion of each unit, counted in the rollout, ``drawn_U`` log p of its token in the
-    distribution that the sampler drew it from; None where units are not drawn tokens. ``distillation`` is a further
+    """What the loss of a step needs beside its copies. ``old_A`` None: the policy itself is the old one.
+    ``completion_A`` is the completion of each action, counted in the rollout, ``drawn_A`` log p of its token in the
+    distribution that the sampler drew it from; None where actions are not drawn tokens. ``distillation`` is a further
     term of the loss, of ``dtreerpo`` alone."""
 
-    units: Units
-    completion_U: Tensor
-    advantage_U: Tensor
-    weight_U: Tensor
-    old_U: Tensor | None
+    actions: Actions
+    completion_A: Tensor
+    advantage_A: Tensor
+    weight_A: Tensor
+    old_A: Tensor | None
     metrics: Metrics
-    drawn_U: Tensor | None = None
+    drawn_A: Tensor | None = None
     distillation: Distillation | None = None
 
 

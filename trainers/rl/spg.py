@@ -20,7 +20,7 @@ from torch import Tensor
 
 from dare_bench.trainers.objective import Losses, Metrics
 from dare_bench.trainers.rl.completions import Completion
-from dare_bench.trainers.rl.estimators import BoundedUnits, Units, block_masked
+from dare_bench.trainers.rl.estimators import Actions, BoundedActions, block_masked
 from dare_bench.trainers.rl.options import ADAPTER, DARE, SCRIPTS, EndOptions, RLOptions
 from dare_bench.trainers.rl.policy_gradient import PolicyGradient
 from dare_bench.trainers.rl.published_rollout import D1_ROLLOUT, DARE_ROLLOUT
@@ -56,7 +56,7 @@ class SPG(PolicyGradient):
 
     name = "spg"
     estimator = "ELBO, or an upper bound, from masks in one block and behind it"
-    unit = "sequence"
+    action = "sequence"
     has_ratio = False
     reads_tokens_only = True
     paper, code = "arXiv 2510.09541", "facebookresearch/SPG"
@@ -69,13 +69,13 @@ class SPG(PolicyGradient):
     def learns_from(self, completion: Completion, advantage: float) -> bool:
         return advantage > 0 if self.options.negative == "zero" else advantage != 0
 
-    def units(self, completions: Sequence[Completion], iteration: int, shared_key: int) -> BoundedUnits:
+    def actions(self, completions: Sequence[Completion], iteration: int, shared_key: int) -> BoundedActions:
         o = self.options
         return block_masked(completions, self.spec.mask, iteration, o.num_mc, o.mask_block_length, o.p_mask_prompt)
 
-    def step_weights(self, units: Units, scored_S: Tensor, completions: int, scored_total: int) -> Tensor:
+    def step_weights(self, actions: Actions, scored_S: Tensor, completions: int, scored_total: int) -> Tensor:
         """The share of each completion in the tokens of the step."""
-        return scored_S[units.sample_U].double() / scored_total
+        return scored_S[actions.sample_A].double() / scored_total
 
     @property
     def linear(self) -> bool:  # type: ignore[override]
@@ -87,16 +87,16 @@ class SPG(PolicyGradient):
 
     def loss(self, step: Step, nll_N: Tensor, reference: Losses | None) -> tuple[Tensor, Metrics]:
         surrogate = surrogate_of(step)
-        units = surrogate.units
-        assert isinstance(units, BoundedUnits)
-        lower_U = units.values(nll_N)
-        bound_U = torch.where(surrogate.advantage_U > 0, lower_U, self.negative_values(units, nll_N))
-        return -torch.dot(surrogate.advantage_U * bound_U, surrogate.weight_U), dict(surrogate.metrics)
+        actions = surrogate.actions
+        assert isinstance(actions, BoundedActions)
+        lower_A = actions.logprobs(nll_N)
+        bound_A = torch.where(surrogate.advantage_A > 0, lower_A, self.negative_values(actions, nll_N))
+        return -torch.dot(surrogate.advantage_A * bound_A, surrogate.weight_A), dict(surrogate.metrics)
 
-    def negative_values(self, units: BoundedUnits, nll_N: Tensor) -> Tensor:
-        """What stands for the log-likelihood of completions without a positive advantage, float64 [U]."""
-        o, lower_U = self.options, units.values(nll_N)
+    def negative_values(self, actions: BoundedActions, nll_N: Tensor) -> Tensor:
+        """What stands for the log-likelihood of completions without a positive advantage, float64 [A]."""
+        o, lower_A = self.options, actions.logprobs(nll_N)
         if o.negative == "zero":
-            return torch.zeros_like(lower_U)
+            return torch.zeros_like(lower_A)
         share = {"mix": o.mix_weight, "eubo": 1.0, "elbo": 0.0}[o.negative]
-        return lower_U if share == 0 else share * units.upper(nll_N, o.eubo_beta) + (1 - share) * lower_U
+        return lower_A if share == 0 else share * actions.upper(nll_N, o.eubo_beta) + (1 - share) * lower_A

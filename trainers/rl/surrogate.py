@@ -1,6 +1,6 @@
 """The parts of a policy-gradient loss that do not look at the model: advantages, clipped ratios, KL, aggregation.
 
-Shape letters: S completions, G completions of a prompt (a group), U units (tokens or sequences).
+Shape letters: S completions, G completions of a prompt (a group), A actions (tokens or sequences).
 """
 
 from __future__ import annotations
@@ -44,86 +44,87 @@ def advantages(reward_S: Tensor, group: int, kind: Advantage = "standardized") -
 
 
 def clipped(
-    log_ratio_U: Tensor, advantage_U: Tensor, low: float, high: float, dual: float | None = None
+    log_ratio_A: Tensor, advantage_A: Tensor, low: float, high: float, dual: float | None = None
 ) -> tuple[Tensor, Tensor]:
-    """PPO's loss of each unit, max(-A rho, -A clip(rho, 1 - low, 1 + high)), and where the clip has taken its gradient.
+    """PPO's loss of each action, max(-A rho, -A clip(rho, 1 - low, 1 + high)), and where the clip has taken its
+    gradient.
 
     ``dual``: for A < 0 the loss is at most -A dual (arXiv 1912.09729; DARE has 3).
     """
-    return _ppo(log_ratio_U.clamp(max=MAX_LOG_RATIO).exp(), advantage_U, low, high, dual)
+    return _ppo(log_ratio_A.clamp(max=MAX_LOG_RATIO).exp(), advantage_A, low, high, dual)
 
 
 def linearized(
-    log_ratio_U: Tensor, advantage_U: Tensor, low: float, high: float, dual: float | None = None
+    log_ratio_A: Tensor, advantage_A: Tensor, low: float, high: float, dual: float | None = None
 ) -> tuple[Tensor, Tensor]:
     """As :func:`clipped`, with 1 + log rho for rho where A >= 0: a lower bound of A rho, whose mean over draws bounds
     A exp(mean of log rho) for both signs of A (BGPO, arXiv 2510.11683, section 4)."""
-    ratio_U = torch.where(advantage_U >= 0, 1 + log_ratio_U, log_ratio_U.clamp(max=MAX_LOG_RATIO).exp())
-    return _ppo(ratio_U, advantage_U, low, high, dual)
+    ratio_A = torch.where(advantage_A >= 0, 1 + log_ratio_A, log_ratio_A.clamp(max=MAX_LOG_RATIO).exp())
+    return _ppo(ratio_A, advantage_A, low, high, dual)
 
 
-def _ppo(ratio_U: Tensor, advantage_U: Tensor, low: float, high: float, dual: float | None) -> tuple[Tensor, Tensor]:
-    plain_U, bound_U = -advantage_U * ratio_U, -advantage_U * ratio_U.clamp(1 - low, 1 + high)
-    loss_U, active_U = torch.maximum(plain_U, bound_U), bound_U > plain_U
+def _ppo(ratio_A: Tensor, advantage_A: Tensor, low: float, high: float, dual: float | None) -> tuple[Tensor, Tensor]:
+    plain_A, bound_A = -advantage_A * ratio_A, -advantage_A * ratio_A.clamp(1 - low, 1 + high)
+    loss_A, active_A = torch.maximum(plain_A, bound_A), bound_A > plain_A
     if dual is not None:
-        limit_U = -advantage_U * dual
-        over_U = (advantage_U < 0) & (loss_U > limit_U)
-        loss_U, active_U = torch.where(over_U, limit_U, loss_U), active_U | over_U
-    return loss_U, active_U
+        limit_A = -advantage_A * dual
+        over_A = (advantage_A < 0) & (loss_A > limit_A)
+        loss_A, active_A = torch.where(over_A, limit_A, loss_A), active_A | over_A
+    return loss_A, active_A
 
 
-def clip_metrics(log_ratio_U: Tensor, active_U: Tensor, ratios: bool) -> dict[str, tuple[float, float]]:
-    """(sum, count) by name, of units that have an advantage: those whose gradient a clip has taken; with ``ratios``
+def clip_metrics(log_ratio_A: Tensor, active_A: Tensor, ratios: bool) -> dict[str, tuple[float, float]]:
+    """(sum, count) by name, of actions that have an advantage: those whose gradient a clip has taken; with ``ratios``
     (where they are not all 1) also those with a ratio below and above 1, and the extremes of the ratios."""
-    shares = {"clip_fraction": active_U}
+    shares = {"clip_fraction": active_A}
     if ratios:
-        shares |= {"clip_low": active_U & (log_ratio_U < 0), "clip_high": active_U & (log_ratio_U > 0)}
-    metrics = {name: (float(clipped_U.sum()), float(len(active_U))) for name, clipped_U in shares.items()}
-    if ratios and len(log_ratio_U):
-        ratio_U = log_ratio_U.clamp(max=MAX_LOG_RATIO).exp()
-        metrics |= {"ratio_min": (float(ratio_U.min()), 1.0), "ratio_max": (float(ratio_U.max()), 1.0)}
+        shares |= {"clip_low": active_A & (log_ratio_A < 0), "clip_high": active_A & (log_ratio_A > 0)}
+    metrics = {name: (float(clipped_A.sum()), float(len(active_A))) for name, clipped_A in shares.items()}
+    if ratios and len(log_ratio_A):
+        ratio_A = log_ratio_A.clamp(max=MAX_LOG_RATIO).exp()
+        metrics |= {"ratio_min": (float(ratio_A.min()), 1.0), "ratio_max": (float(ratio_A.max()), 1.0)}
     return metrics
 
 
-def divergence(log_ratio_U: Tensor, kind: Divergence = "k3") -> Tensor:
-    """An estimate of KL(policy || reference) from lr = log policy - log reference of each unit.
+def divergence(log_ratio_A: Tensor, kind: Divergence = "k3") -> Tensor:
+    """An estimate of KL(policy || reference) from lr = log policy - log reference of each action.
 
     k1 = lr, k2 = lr^2 / 2, k3 = exp(-lr) - 1 + lr (Schulman, "Approximating KL Divergence", 2020).
     """
     if kind == "k1":
-        return log_ratio_U
+        return log_ratio_A
     if kind == "k2":
-        return log_ratio_U.square() / 2
+        return log_ratio_A.square() / 2
     # In one expression with expm1: exp(-lr) - 1 alone would lose all digits near equality.
-    return torch.expm1((-log_ratio_U).clamp(max=MAX_LOG_RATIO)) + log_ratio_U
+    return torch.expm1((-log_ratio_A).clamp(max=MAX_LOG_RATIO)) + log_ratio_A
 
 
-def unit_weights(
-    kind: Aggregation, sample_U: Tensor, transition_U: Tensor | None, completions: int, units: int, canvas: int
+def action_weights(
+    kind: Aggregation, sample_A: Tensor, transition_A: Tensor | None, completions: int, actions: int, canvas: int
 ) -> Tensor:
-    """The weight of each unit's loss in the loss of the step, float64 [U].
+    """The weight of each action's loss in the loss of the step, float64 [A].
 
-    ``sequence``: the mean over completions of the mean over a completion's units. ``token``: the mean over all units of
-    the step. ``transition``: the mean over completions of the mean over a completion's transitions of the mean over a
-    transition's units (CJ-GRPO, arXiv 2509.23924). ``sequence_sum``: the mean over completions of the sum over a
-    completion's units. ``constant_length``: the same, divided by the length of the canvas, so that a unit weighs the
-    same in short and in long completions (Dr. GRPO, arXiv 2503.20783).
+    ``sequence``: the mean over completions of the mean over a completion's actions. ``token``: the mean over all
+    actions of the step. ``transition``: the mean over completions of the mean over a completion's transitions of the
+    mean over a transition's actions (CJ-GRPO, arXiv 2509.23924). ``sequence_sum``: the mean over completions of the sum
+    over a completion's actions. ``constant_length``: the same, divided by the length of the canvas, so that an action
+    weighs the same in short and in long completions (Dr. GRPO, arXiv 2503.20783).
 
     Args:
-        transition_U: the transition of each unit, numbered over all completions; None: a completion has one.
-        completions, units: of the whole step, in all processes; a completion without units counts.
+        transition_A: the transition of each action, numbered over all completions; None: a completion has one.
+        completions, actions: of the whole step, in all processes; a completion without actions counts.
         canvas: tokens of a completion's canvas.
     """
-    if not len(sample_U):
+    if not len(sample_A):
         return torch.zeros(0, dtype=torch.float64)
     if kind == "token":
-        return torch.full((len(sample_U),), 1.0 / max(units, 1), dtype=torch.float64)
+        return torch.full((len(sample_A),), 1.0 / max(actions, 1), dtype=torch.float64)
     if kind in ("sequence_sum", "constant_length"):
         divisor = completions * (canvas if kind == "constant_length" else 1)
-        return torch.full((len(sample_U),), 1.0 / divisor, dtype=torch.float64)
-    if kind == "sequence" or transition_U is None:
-        return 1.0 / (torch.bincount(sample_U)[sample_U].double() * completions)
-    size_U = torch.bincount(transition_U)[transition_U].double()
-    first = torch.zeros(int(transition_U.max()) + 1, dtype=torch.long).index_copy_(0, transition_U, sample_U)
-    transitions_U = torch.bincount(first[transition_U.unique()], minlength=int(sample_U.max()) + 1)[sample_U].double()
-    return 1.0 / (size_U * transitions_U * completions)
+        return torch.full((len(sample_A),), 1.0 / divisor, dtype=torch.float64)
+    if kind == "sequence" or transition_A is None:
+        return 1.0 / (torch.bincount(sample_A)[sample_A].double() * completions)
+    size_A = torch.bincount(transition_A)[transition_A].double()
+    first = torch.zeros(int(transition_A.max()) + 1, dtype=torch.long).index_copy_(0, transition_A, sample_A)
+    transitions_A = torch.bincount(first[transition_A.unique()], minlength=int(sample_A.max()) + 1)[sample_A].double()
+    return 1.0 / (size_A * transitions_A * completions)

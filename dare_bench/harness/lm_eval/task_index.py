@@ -78,13 +78,13 @@ def _lm_eval_names(root: Path) -> dict[str, list[Any]]:
     if not {"site-packages", "dist-packages"} & set(root.parts):
         return _scanned(root)
     cached = cache_dir() / f"lm_eval-tasks-{version}.json"
-    mark = [_FORMAT, version, str(root)]
+    source = [_FORMAT, version, str(root)]
     with contextlib.suppress(DataError, KeyError, TypeError):
         content = read_json(cached, DataError)
-        if content["mark"] == mark:
+        if content["source"] == source:
             return dict(content["names"])
     names = _scanned(root)
-    write_cache(cached, {"mark": mark, "names": names})
+    write_cache(cached, {"source": source, "names": names})
     return names
 
 

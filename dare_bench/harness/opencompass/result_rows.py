@@ -49,7 +49,7 @@ def line(scorer: Scorer, scored: RepeatScores, document: int, pairs: Sequence[tu
         "filter": FILTER,
         "metrics": list(metrics),
         "doc_hash": _hash(json.dumps(doc, indent=2, ensure_ascii=False)),
-        "prompt_hash": _hash(shown(pairs[0][0].prompt)),
+        "prompt_hash": _hash(prompt_text(pairs[0][0].prompt)),
         "target_hash": _hash(target),
         **metrics,
     }
@@ -104,7 +104,7 @@ def _json_value(value: Any) -> Any:
     return f"{value.__module__}.{name}" if name else str(value)
 
 
-def shown(prompt: Any) -> str:
+def prompt_text(prompt: Any) -> str:
     """A prompt as one text: itself, or its messages as JSON."""
     return prompt if isinstance(prompt, str) else json.dumps(prompt, ensure_ascii=False)
 

@@ -29,7 +29,7 @@ from dare_bench.harness.opencompass.layout import lay_out
 from dare_bench.harness.opencompass.programs import runs_code
 from dare_bench.harness.opencompass.quiet_opencompass import quiet
 from dare_bench.harness.opencompass.refusals import evaluating
-from dare_bench.harness.opencompass.result_rows import shown
+from dare_bench.harness.opencompass.result_rows import prompt_text
 from dare_bench.harness.opencompass.result_tables import AnsweredDocuments, ResultTables
 from dare_bench.harness.opencompass.scorer import Scorer
 from dare_bench.harness.opencompass.selection import check_data, check_flags, configs_of, groups_of
@@ -224,4 +224,4 @@ class OpenCompassSource(TaskSource):
 def _text(question: DataSetQuestion) -> str:
     """A question's text, for the fingerprint; an answer's settings are not part of the task."""
     args = question.args[:1] if question.request_type == "generate_until" else question.args
-    return "\x1f".join(map(shown, args))
+    return "\x1f".join(map(prompt_text, args))

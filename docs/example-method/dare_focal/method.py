@@ -2,8 +2,8 @@
 
     loss = sum over masked tokens of w_i (1 - p_i)^gamma CE_i
 
-The weights w (noise law, normalizer) are those of ``sft``; the factor takes the weight off tokens that the model knows.
-Noise, packing, micro-batches, LoRA, processes, resume and evaluation are dare-bench's own and need nothing here.
+The weights w (noise schedule, normalizer) are those of ``sft``; the factor takes the weight off tokens that the model
+knows. Noise, packing, micro-batches, LoRA, processes, resume and evaluation are dare-bench's own and need nothing here.
 """
 
 from __future__ import annotations
@@ -21,9 +21,9 @@ class FocalOptions(SFTOptions):
 
 
 class Focal(SFT):
-    """``reads`` says which rows a method learns from (examples or pairs), ``law`` how they are noised, ``weigh`` what
-    each masked token weighs in the loss of the whole step; here all three are those of ``sft``. A method with its own
-    subclasses ``dare_bench.trainers.noised.NoisedMethod``, and an algorithm of reinforcement learning
+    """``reads`` says which rows a method learns from (examples or pairs), ``schedule`` how they are noised, ``weigh``
+    what each masked token weighs in the loss of the whole step; here all three are those of ``sft``. A method with its
+    own subclasses ``dare_bench.trainers.noised.NoisedMethod``, and an algorithm of reinforcement learning
     ``dare_bench.trainers.rl.policy_gradient.PolicyGradient``."""
 
     name = "focal"

@@ -17,7 +17,7 @@ from safetensors.torch import load_file
 
 from dare_bench.loading import load, locate
 from dare_bench.model import Model
-from dare_bench.model_adapters import native_opening, placement
+from dare_bench.model_adapters import open_native, placement
 from dare_bench.training.run import train
 
 FAMILIES = (*golden.FAMILIES, "llada22", "diffusion_gemma")
@@ -144,8 +144,8 @@ def test_layers_in_two_places(name: str, away: str, monkeypatch: pytest.MonkeyPa
         return placement.Placement(modules, limits, {"pretend:0": 1, away: 1})
 
     monkeypatch.setattr(placement, "main_device", lambda _: "pretend:0")
-    monkeypatch.setattr(native_opening, "main_device", lambda _: "pretend:0")
-    monkeypatch.setattr(native_opening, "plan", two)
+    monkeypatch.setattr(open_native, "main_device", lambda _: "pretend:0")
+    monkeypatch.setattr(open_native, "plan", two)
     cpu, divided = load(name, device="cpu"), load(folder, device="auto", dtype="float32", max_memory={"cpu": "1GB"})
     assert any(weight.is_meta for weight in divided.network.parameters()), "weights come for each forward"
     with pretend_device.counted() as counts:

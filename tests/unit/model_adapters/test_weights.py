@@ -11,7 +11,7 @@ import causal_models
 import pytest
 import torch
 from command import forkserver
-from opening_memory import measure
+from load_memory import measure
 from safetensors.torch import save_file
 
 from dare_bench.errors import CheckpointError, UsageError

@@ -14,7 +14,7 @@ from huggingface_hub import EvalResult, ModelCard, parse_eval_result_entries
 from huggingface_hub.repocard_data import model_index_to_eval_results
 from run_factory import make_run
 
-from dare_bench.analysis.opening import open_run
+from dare_bench.analysis.run_finder import open_run
 from dare_bench.errors import DataError, RunError, UnknownNameError, UsageError
 from dare_bench.reports.hub import HubDataset, HubResult, card_result, entry_file, parse_datasets, results_of
 from dare_bench.reports.hub_card import with_results

@@ -21,7 +21,7 @@ from run_factory import alter, make_run
 from trained_runs import make_trained
 from typesetting import tabular, typeset
 
-from dare_bench.analysis.opening import find_runs
+from dare_bench.analysis.run_finder import find_runs
 from dare_bench.errors import RunError, UnknownNameError
 from dare_bench.reports.export_formats import render
 from dare_bench.reports.latex import escaped

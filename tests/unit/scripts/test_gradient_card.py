@@ -117,7 +117,7 @@ def test_replay_is_exact_where_the_order_does_not_depend_on_the_drawn_tokens(exa
         sampler = exact.EnumeratedSampler(policy.network, order, quota)
         figures = policy.figures(exact.CardRow("cj_grpo", replays=True), sampler)
         assert figures.bias < 1e-9 and figures.cosine == pytest.approx(1.0)
-        assert figures.looks == pytest.approx(4 / quota)
+        assert figures.copies == pytest.approx(4 / quota)
         assert policy.figures(exact.CardRow("d1", (("p_mask_prompt", 0.0),)), sampler).bias > 0.1
 
 
@@ -147,7 +147,7 @@ def test_more_draws_take_variance_but_not_bias_from_espo(exact, policies):
     one, four = (policies[1].figures(exact.CardRow("espo", (("num_mc", n),), 1 << 12), sampler) for n in (1, 4))
     assert four.bias == pytest.approx(one.bias, abs=0.1) and one.bias > 0.3
     assert four.variance < 0.8 * one.variance
-    assert (one.looks, four.looks) == pytest.approx((2, 8))
+    assert (one.copies, four.copies) == pytest.approx((2, 8))
 
 
 def test_the_table_of_parts_is_that_of_the_declarations(card, exact):
@@ -196,7 +196,7 @@ def test_left_to_right_replay_of_answers_that_end_is_exact_if_all_tokens_are_sco
     sampler = exact.EnumeratedSampler(policy.network, "left_to_right")
     through_eos, everything = (policy.figures(row, sampler) for row in card.ROWS_WITH_EOS[:2])
     assert everything.bias < 1e-9 and through_eos.bias > 0.1
-    assert through_eos.looks < everything.looks == pytest.approx(4)
+    assert through_eos.copies < everything.copies == pytest.approx(4)
     lines = card.between(card.PAGE.read_text(encoding="utf-8"), card.ENDS).splitlines()
     assert len(lines) == 2 + len(card.ROWS_WITH_EOS) * len(card.SAMPLERS)
 
@@ -208,8 +208,8 @@ def own_gradient(method, network, completions, advantage, count):
     """What the algorithm's own loss of a step with ``count`` completions makes of the network, times the length."""
     total = sum(completion.scored_tokens for completion in completions)
     step = method.step(first_rollout(completions, advantage, total), update(0, 0, count))
-    log_p_TV = network(step.looks.seen_T.view(len(step.looks), -1)).log_softmax(-1).flatten(0, 1)
-    loss, _ = method.loss(step, -log_p_TV[step.looks.at_N, step.looks.target_N], None)
+    log_p_TV = network(step.copies.seen_T.view(len(step.copies), -1)).log_softmax(-1).flatten(0, 1)
+    loss, _ = method.loss(step, -log_p_TV[step.copies.at_N, step.copies.target_N], None)
     return -4 * torch.cat([part.flatten() for part in torch.autograd.grad(loss, list(network.parameters()))])
 
 
@@ -272,7 +272,7 @@ def test_mdpo_with_one_forward_is_d1_on_twice_the_reward(exact, policies):
             for name, options in (("d1", (("p_mask_prompt", 0.0),)), ("mdpo", (("advantage", "mean"),)))
         )
         assert d1.bias < 1e-9 and mdpo.cosine == pytest.approx(1.0) and mdpo.length == pytest.approx(2.0)
-        assert (mdpo.variance, mdpo.looks) == pytest.approx((d1.variance, d1.looks))
+        assert (mdpo.variance, mdpo.copies) == pytest.approx((d1.variance, d1.copies))
 
 
 def test_a_trees_expectation_is_that_of_its_own_loss(exact, policies):
@@ -300,7 +300,7 @@ def test_a_trees_expectation_is_that_of_its_own_loss(exact, policies):
 
 
 def test_a_tree_of_one_level_is_d1(exact, policies):
-    """In all figures, except that completions share a look."""
+    """In all figures, except that completions share a copy."""
     tree = exact.CardRow("dtreerpo", (("num_generations", 8), ("tree_contraction_factor", 1)))
     for policy, order in product(policies, ("low_confidence", "left_to_right")):
         sampler = exact.EnumeratedSampler(policy.network, order)
@@ -308,7 +308,7 @@ def test_a_tree_of_one_level_is_d1(exact, policies):
         assert (own.cosine, own.length, own.bias, own.variance) == pytest.approx(
             (d1.cosine, d1.length, d1.bias, d1.variance)
         )
-        assert (own.looks, d1.looks) == pytest.approx((1 / 8, 1))
+        assert (own.copies, d1.copies) == pytest.approx((1 / 8, 1))
 
 
 @pytest.mark.parametrize("order", FREE)

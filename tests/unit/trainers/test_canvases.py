@@ -1,4 +1,4 @@
-"""The canvases of a user's rows: their law, what they do not depend on, and the weight of EOS tokens."""
+"""The canvases of a user's rows: their distribution, what they do not depend on, and the weight of EOS tokens."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def steps(method, data, count, process=0, processes=1, rows=4, first=0):
 
 
 @pytest.mark.parametrize("prompt", [4, 130, 600])
-def test_the_law_of_the_lengths(prompt):
+def test_the_distribution_of_the_lengths(prompt):
     """P(canvas >= k) = (n / k)^1.5 at each length of the grid, by 4,000 draws, whatever the prompt; the rest is on the
     longest."""
     canvases, item = Canvases("drawn", 60, 4096, EOS), (row(prompt, 6),)
@@ -117,7 +117,7 @@ def test_a_long_answer_does_not_make_others_learn_eos(normalise):
     """One answer of 400 tokens among 60 rows: the share of the loss that is of EOS tokens."""
     data = tokens("examples", *[[([0], [1] * (400 if i == 30 else 1 + i % 12))] for i in range(60)])
     (step,), source = steps(sft(data, normalise=normalise, weight="plain"), data, 1, rows=60)
-    is_eos_N = step.looks.target_N == EOS
+    is_eos_N = step.copies.target_N == EOS
     assert step.weight_N.sum() > 0.1
     assert step.weight_N[is_eos_N].sum() / step.weight_N.sum() < 0.55
     assert is_eos_N.float().mean() < 0.8 and source.canvas_lengths[1] >= 401
@@ -128,8 +128,8 @@ def test_the_expected_loss_is_that_of_the_weighed_row():
     data = tokens("examples", [([0], [1, 2])])
     method = sft(data, draws=4000, canvas_length=16, padding="drawn")
     (step,), _ = steps(method, data, 1, rows=1)
-    weight_T = torch.zeros(4000, step.looks.batch.lengths[0], dtype=torch.float64)
-    weight_T.view(-1)[step.looks.at_N] = step.weight_N
+    weight_T = torch.zeros(4000, step.copies.batch.lengths[0], dtype=torch.float64)
+    weight_T.view(-1)[step.copies.at_N] = step.weight_N
     mean_L = weight_T.sum(0)[1:]
     pads = len(mean_L) - 2
     assert mean_L.sum().item() == pytest.approx(1, abs=0.05)

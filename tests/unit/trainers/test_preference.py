@@ -13,11 +13,11 @@ from torch.nn.functional import logsigmoid
 
 from dare_bench.diffusion.canvas import pack
 from dare_bench.diffusion.forward import inputs
-from dare_bench.diffusion.laws import Copies, Law, draw, weights
-from dare_bench.diffusion.looks import masked_looks
+from dare_bench.diffusion.masked_copies import masked_copies
+from dare_bench.diffusion.schedules import CleanCopies, NoiseSchedule, draw, weights
 from dare_bench.errors import UsageError
 from dare_bench.trainers.preference import DPO, VRPO
-from dare_bench.trainers.reference import Reference
+from dare_bench.trainers.reference_policy import ReferenceLosses
 from dare_bench.trainers.steps import StepShape, redraw
 
 PAIRS = [
@@ -38,7 +38,7 @@ def step_of(dpo, pairs=PAIRS, number=0, shape=None, process=0):
 
 
 def reference_of(table, dpo, keep=False):
-    return Reference(lambda step: table.losses(dpo.inputs(step.looks)).detach(), keep)
+    return ReferenceLosses(lambda step: table.losses(dpo.inputs(step.copies)).detach(), keep)
 
 
 def losses(dpo, policy, reference, count=200, pair=PAIRS[1]):
@@ -54,10 +54,10 @@ def losses(dpo, policy, reference, count=200, pair=PAIRS[1]):
 def scores(dpo, policy, before, count, pair=PAIRS[1]):
     """B(w) - B(l) of the policy and of the reference, [2, count]: their difference is the score in log sigmoid."""
     step = step_of(dpo, [pair] * count)
-    other = step if dpo.options.shared_noise else redraw(step, dpo.law, MASK)
+    other = step if dpo.options.shared_noise else redraw(step, dpo.schedule, MASK)
     with torch.no_grad():
-        own = step.sums(policy.losses(dpo.inputs(step.looks)))
-        reference = other.sums(before.losses(dpo.inputs(other.looks)))
+        own = step.sums(policy.losses(dpo.inputs(step.copies)))
+        reference = other.sums(before.losses(dpo.inputs(other.copies)))
     return torch.stack([own[:, 1] - own[:, 0], reference[:, 1] - reference[:, 0]])
 
 
@@ -99,7 +99,7 @@ def test_the_gradient_at_the_reference_is_minus_half_beta_of_the_elbos_differenc
     table, dpo = Table(), method(beta=0.7, draws=3)
     step = step_of(dpo, PAIRS[:1])
     loss, _ = loss_of(dpo, step, table.losses, reference_of(table, dpo))
-    won, lost = (gradient(table, -step.sums(table.losses(dpo.inputs(step.looks)))[0, role]) for role in (0, 1))
+    won, lost = (gradient(table, -step.sums(table.losses(dpo.inputs(step.copies)))[0, role]) for role in (0, 1))
     torch.testing.assert_close(gradient(table, loss), -0.35 * (won - lost))
     assert float(won.norm()) > 0.1
 
@@ -117,8 +117,8 @@ def test_full_enumeration_is_dpo_on_the_elbo():
         for copy, (mask, chance) in zip((step.role_R == role).nonzero()[:, 0].tolist(), masks(3), strict=True):
             masked_T[copy, 2:] = mask
             weight_T[copy, 2:][mask] = chance * 3 / int(mask.sum())
-    looks = masked_looks(step.looks.batch, masked_T.flatten(), MASK)
-    step = replace(step, looks=looks, weight_N=weight_T[masked_T])
+    copies = masked_copies(step.copies.batch, masked_T.flatten(), MASK)
+    step = replace(step, copies=copies, weight_N=weight_T[masked_T])
     loss, sums = loss_of(dpo, step, policy.losses, reference_of(before, dpo))
     figures = {name: total for name, (total, count) in sums.items() if count == 1}
     won, lost = (elbo(policy, *answer) - elbo(before, *answer).detach() for answer in pair)
@@ -138,8 +138,8 @@ def test_beta_is_per_nat_of_the_whole_answer():
     pair = [([0], [1] * 8), ([0], [1] * 4)]
 
     step = step_of(dpo, [pair] * 50)
-    policy_N = torch.full((len(step.looks.at_N),), 2.0, dtype=torch.float64)
-    figures = dpo.loss(step, policy_N, Reference(lambda step: policy_N + 1))[1]
+    policy_N = torch.full((len(step.copies.at_N),), 2.0, dtype=torch.float64)
+    figures = dpo.loss(step, policy_N, ReferenceLosses(lambda step: policy_N + 1))[1]
     total, count = figures["rewards/chosen"]
     assert total / count == pytest.approx(0.5 * 8, rel=1e-9), "k tokens at weight 8 / k, one nat each"
     assert figures["rewards/rejected"][0] / 50 == pytest.approx(0.5 * 4, rel=1e-9)
@@ -160,7 +160,7 @@ def dpo_loss(dpo, step, policy, before):
 
 
 def swapped(step):
-    """The same looks with the labels changed."""
+    """The same copies with the labels changed."""
     return replace(step, items=tuple(item[::-1] for item in step.items), role_R=1 - step.role_R)
 
 
@@ -209,7 +209,7 @@ def total_variance():
     by_count = {k: [] for k in range(1, 5)}
     for mask, _ in masks(4):
         masked_T = torch.cat([torch.zeros(2, dtype=torch.bool), mask])
-        given = inputs(masked_looks(pack([(PROMPT, ANSWER)]), masked_T, MASK), SPEC)
+        given = inputs(masked_copies(pack([(PROMPT, ANSWER)]), masked_T, MASK), SPEC)
         k = int(mask.sum())
         by_count[k].append(float(growing(given).sum()) * 4 / k)
     values = [torch.tensor(v, dtype=torch.float64) for v in by_count.values()]
@@ -222,14 +222,14 @@ def test_n_levels_with_one_mask_each_vary_least():
     levels that are spread evenly (``counts`` with four draws) are better than four independent ones."""
     between, within = total_variance()
     assert between > 0.3 * within, "the split matters here"
-    count, single, result = 8000, Law("counts", 1), {}
+    count, single, result = 8000, NoiseSchedule("counts", 1), {}
     for n_time, n_mask in ((4, 1), (2, 2), (1, 4)):
         # One draw of many keys is independent levels; the same key under other draw numbers, other masks of its level.
         key_R = torch.arange(count * n_time).repeat_interleave(n_mask) + 77 * n_time
         draw_R = torch.arange(n_mask).repeat(count * n_time)
-        noise = draw(single, Copies(pack([(PROMPT, ANSWER)] * len(key_R)), key_R, draw_R, 0))
+        noise = draw(single, CleanCopies(pack([(PROMPT, ANSWER)] * len(key_R)), key_R, draw_R, 0))
         weighted_N = (
-            growing(inputs(masked_looks(noise.batch, noise.masked_T, MASK), SPEC))
+            growing(inputs(masked_copies(noise.batch, noise.masked_T, MASK), SPEC))
             * weights(noise, "elbo")[noise.masked_T]
         )
         each_R = torch.zeros(len(key_R), dtype=torch.float64)
@@ -239,7 +239,7 @@ def test_n_levels_with_one_mask_each_vary_least():
     assert result[4] < result[2] < result[1]
     dpo = method(draws=4, noise="counts")
     step = step_of(dpo, [[(PROMPT, ANSWER), (PROMPT, ANSWER)]] * count)
-    assert float(step.sums(growing(dpo.inputs(step.looks)))[:, 0].var()) < 0.8 * result[4]
+    assert float(step.sums(growing(dpo.inputs(step.copies)))[:, 0].var()) < 0.8 * result[4]
 
 
 # Noise
@@ -316,10 +316,10 @@ def test_a_kept_value_does_not_depend_on_its_neighbors():
     before, dpo, seen = Table(2), method(draws=2, fresh_noise=False), []
 
     def watched(step):
-        seen.append(len(step.looks))
-        return before.losses(dpo.inputs(step.looks)).detach()
+        seen.append(len(step.copies))
+        return before.losses(dpo.inputs(step.copies)).detach()
 
-    whole, alone = (Reference(watched, keep=True) for _ in range(2))
+    whole, alone = (ReferenceLosses(watched, keep=True) for _ in range(2))
     step = step_of(dpo)
     together = step.sums(whole(step).double())
     for place in (3, 1, 0, 2):
@@ -376,9 +376,9 @@ def test_options_that_cannot_be_are_refused_in_one_line(options, message):
     assert "\n" not in str(caught.value)
 
 
-def test_blocks_are_a_law_of_models_that_attend_in_blocks():
+def test_blocks_are_a_schedule_of_models_that_attend_in_blocks():
     spec = replace(SPEC, attention="block-causal", block_length=4, vocab_size=V)
     dpo = method(VRPO, spec, noise="blocks", block_length=2)
-    assert dpo.law.block_length == 2
+    assert dpo.schedule.block_length == 2
     assert dpo.block_length == 2
-    assert method(VRPO, spec).law.block_length == 4
+    assert method(VRPO, spec).schedule.block_length == 4

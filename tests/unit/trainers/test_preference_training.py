@@ -17,7 +17,7 @@ from dare_bench.errors import UsageError
 from dare_bench.loading import load
 from dare_bench.protocols import AdapterSettings
 from dare_bench.trainers.preference import DPO, VRPO
-from dare_bench.trainers.reference import open_reference
+from dare_bench.trainers.reference_policy import open_reference_policy
 from dare_bench.trainers.steps import StepShape
 from dare_bench.training.rows import TokenRow, Tokens
 from dare_bench.training.spec import train_spec
@@ -98,9 +98,9 @@ def reference_of(dpo, requested, model, bench, accelerator=None):
 
     def values(network, step):
         with torch.no_grad(), accelerator.autocast():
-            return network(**dpo.inputs(step.looks).arguments()).nll.float()
+            return network(**dpo.inputs(step.copies).arguments()).nll.float()
 
-    return open_reference(dpo, requested, model, bench, accelerator, values)
+    return open_reference_policy(dpo, requested, model, bench, accelerator, values)
 
 
 def policy_of(model):
@@ -130,7 +130,7 @@ def test_the_adapter_off_is_the_base_opened_a_second_time(family):
     step = step_of(dpo)
     assert torch.equal(off(step), second(step))
     with torch.no_grad():
-        own = step.sums(policy_of(model)(dpo.inputs(step.looks)))
+        own = step.sums(policy_of(model)(dpo.inputs(step.copies)))
     assert float((own - step.sums(off(step))).abs().min()) > 1e-3, "the policy is another, also afterwards"
 
 

@@ -9,8 +9,7 @@ import pytest
 
 pytest.importorskip("transformers")
 
-from dare_bench.trainers.progress import TrainingProgress
-from dare_bench.trainers.progress import shown as line_of
+from dare_bench.trainers.progress import TrainingProgress, log_line
 
 LOGS = {"loss": 0.5, "grad_norm": 1.0, "learning_rate": 1e-5, "rewards/margins": 0.25, "epoch": 1.0}
 
@@ -44,7 +43,7 @@ def test_the_bar_has_the_loss_alone(monkeypatch, capsys):
 def test_a_line_has_the_spread_beside_the_mean_and_the_phases_side_by_side():
     phases = {f"forwards/{phase}": 12.0 for phase in ("rollout", "update")}
     times = {"seconds/rollout": 123.4, "seconds/update": 0.5, "tokens_per_second/update": 12_345.6}
-    line = line_of({"loss": 0, "reward": 0.5, "reward_std": 0.25, "only_std": 1.0, "epoch": 1.0, **phases, **times})
+    line = log_line({"loss": 0, "reward": 0.5, "reward_std": 0.25, "only_std": 1.0, "epoch": 1.0, **phases, **times})
     assert line == (
         "loss 0, reward 0.5000 (std 0.2500), only_std 1.0000, forwards rollout 12 update 12, "
         "seconds rollout 123 update 0.5, tokens/s update 12,346"

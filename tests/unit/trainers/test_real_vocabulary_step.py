@@ -16,8 +16,8 @@ STEP = r"""
 import json, time
 import peft, torch
 from dare_bench.diffusion.canvas import pack
-from dare_bench.diffusion.looks import masked_looks
-from dare_bench.diffusion.laws import Copies, Law, draw, weights
+from dare_bench.diffusion.masked_copies import masked_copies
+from dare_bench.diffusion.schedules import CleanCopies, NoiseSchedule, draw, weights
 from dare_bench.diffusion.plan import Plan
 from dare_bench.model_adapters.backbone.network import shapes_of
 from dare_bench.model_adapters.llada import LLaDAConfig, LLaDAModelLM
@@ -42,9 +42,9 @@ built, built_peak = time.perf_counter() - start, peak()
 lengths = (10, 30), (5, 40), (3, 5)
 rows = [tuple(torch.randint(MASK, (n,)).tolist() for n in pair) for pair in lengths]
 batch, key_B = pack(rows), torch.arange(3)
-noise = draw(Law("even"), Copies(batch, key_B, torch.zeros(3, dtype=torch.long), 0))
-looks = masked_looks(batch, noise.masked_T, MASK)
-tokens_T, at_N, targets_N = looks.seen_T, looks.at_N, looks.target_N
+noise = draw(NoiseSchedule("even"), CleanCopies(batch, key_B, torch.zeros(3, dtype=torch.long), 0))
+copies = masked_copies(batch, noise.masked_T, MASK)
+tokens_T, at_N, targets_N = copies.seen_T, copies.at_N, copies.target_N
 weight_T = weights(noise, "elbo") / (3 * batch.response_lengths_B[batch.row_T])
 trained = {n: p for n, p in model.named_parameters() if p.requires_grad}
 before = {n: p.detach().clone() for n, p in trained.items()}

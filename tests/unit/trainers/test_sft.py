@@ -14,9 +14,9 @@ from table_policy import MASK, SHIFTED, SPEC, Table, V, accumulated, elbo, loss_
 from torch.nn.functional import cross_entropy
 from trained_families import FAMILIES, opened
 
-from dare_bench.diffusion.laws import Noise, cart
-from dare_bench.diffusion.looks import masked_looks
+from dare_bench.diffusion.masked_copies import masked_copies
 from dare_bench.diffusion.plan import Plan
+from dare_bench.diffusion.schedules import Noise, cart
 from dare_bench.errors import UsageError
 from dare_bench.loading import load
 from dare_bench.model_adapters.sdar.network import SDARConfig, SDARForCausalLM
@@ -47,9 +47,9 @@ def whole(sft, rows):
 def hidden(sft, step, masked_T, probability_T):
     """The same rows with a mask of one's own, weighed by the method."""
     probability_T = torch.where(masked_T, probability_T, 1.0)
-    noise = Noise(step.looks.batch, masked_T, probability_T, sft.law.draws)
+    noise = Noise(step.copies.batch, masked_T, probability_T, sft.schedule.draws)
     weight_N = sft.weigh(noise)[masked_T]
-    return replace(step, looks=masked_looks(step.looks.batch, masked_T, MASK), weight_N=weight_N)
+    return replace(step, copies=masked_copies(step.copies.batch, masked_T, MASK), weight_N=weight_N)
 
 
 def expectation(sft, rows, losses):
@@ -58,7 +58,7 @@ def expectation(sft, rows, losses):
     The loss is a sum over rows, so the rows' masks can be enumerated one row at a time, nothing of the others hidden.
     """
     step, total = whole(sft, rows), 0.0
-    batch = step.looks.batch
+    batch = step.copies.batch
     assert len(batch.lengths) == len(rows)
     for r, (_, answer) in enumerate(rows):
         places = ((batch.row_T == r) & batch.response_T).nonzero()[:, 0]
@@ -134,7 +134,7 @@ def test_sdars_mean_is_the_block_wise_elbo_per_token():
 def test_everything_hidden_is_plain_cross_entropy():
     table, sft = Table(), method()
     step = whole(sft, ROWS)
-    everything = hidden(sft, step, step.looks.batch.response_T, torch.ones(10, dtype=torch.float64))
+    everything = hidden(sft, step, step.copies.batch.response_T, torch.ones(10, dtype=torch.float64))
     got = float(loss_of(sft, everything, table.losses)[0].detach())
     wanted = 0.0
     for prompt, answer in ROWS:
@@ -150,12 +150,12 @@ def test_only_states_that_predict_hidden_tokens_have_a_gradient(spec, shift):
     logits_TV = torch.randn(10, V, dtype=torch.float64, requires_grad=True)
 
     def losses(given):
-        assert torch.equal(given.tokens_U == MASK, (step.looks.seen_T == MASK))
+        assert torch.equal(given.tokens_U == MASK, (step.copies.seen_T == MASK))
         return cross_entropy(logits_TV[given.at_N], given.targets_N, reduction="none")
 
     loss_of(sft, step, losses)[0].backward()
     touched = logits_TV.grad.abs().sum(-1) > 0
-    assert torch.equal(touched.nonzero()[:, 0], (step.looks.seen_T == MASK).nonzero()[:, 0] - shift)
+    assert torch.equal(touched.nonzero()[:, 0], (step.copies.seen_T == MASK).nonzero()[:, 0] - shift)
     assert touched.any()
     assert not touched.all()
 
@@ -166,9 +166,9 @@ def test_cart_stands_in_place_of_the_level():
     masked_T = torch.tensor([0, 0, 1, 1, 0, 0, 1, 0, 1, 0], dtype=torch.bool)
     level_T = torch.full((10,), 0.01, dtype=torch.float64)
     selected = hidden(sft, step, masked_T, level_T)
-    nll_N = table.losses(sft.inputs(selected.looks)).detach()
+    nll_N = table.losses(sft.inputs(selected.copies)).detach()
     wanted = torch.dot(
-        nll_N, cart(selected.looks.batch, masked_T)[masked_T] / (2 * torch.tensor([3.0, 3, 4, 4]).double())
+        nll_N, cart(selected.copies.batch, masked_T)[masked_T] / (2 * torch.tensor([3.0, 3, 4, 4]).double())
     )
     torch.testing.assert_close(loss_of(sft, selected, table.losses)[0].detach(), wanted)
     dark = ([], [1, 2, 3])
@@ -179,9 +179,9 @@ def test_cart_stands_in_place_of_the_level():
 
 def test_the_rate_of_cart_is_a_setting():
     default, changed = (whole(method(SHIFTED, noise="counts", weight="cart", **o), ROWS) for o in ({}, {"cart_q": 0.1}))
-    masked_T = default.looks.seen_T == MASK
+    masked_T = default.copies.seen_T == MASK
     ratio_N = changed.weight_N / default.weight_N
-    wanted_N = cart(default.looks.batch, masked_T, 0.1)[masked_T] / cart(default.looks.batch, masked_T)[masked_T]
+    wanted_N = cart(default.copies.batch, masked_T, 0.1)[masked_T] / cart(default.copies.batch, masked_T)[masked_T]
     torch.testing.assert_close(ratio_N, wanted_N)
     assert len(ratio_N) and not torch.equal(ratio_N, torch.ones_like(ratio_N))
 
@@ -190,7 +190,7 @@ def test_the_plain_mean_is_over_all_hidden_tokens_of_a_step():
     sft = method(noise="band", weight="plain", normalise="mask")
     rows = [([0], [1] * (1 + i % 9)) for i in range(8)]
     parts = [step_of(sft, rows, shape=StepShape(2, 1, 4), process=process) for process in range(4)]
-    hidden_tokens = sum(len(part.looks.at_N) for part in parts)
+    hidden_tokens = sum(len(part.copies.at_N) for part in parts)
     for part in parts:
         assert torch.allclose(part.weight_N, torch.tensor(1 / hidden_tokens).double())
 
@@ -259,7 +259,7 @@ def test_the_loop_lowers_the_loss_of_fast_dllm_v2_and_its_checkpoint_opens(tmp_p
         ids = {"mask_id": before.spec.mask_id, "eos_id": before.spec.eos_ids[0]}
         again = load(tmp_path, device="cpu", dtype="float32", **ids).loaded
         step = step_of(sft, [([5, 6, 7], list(range(20, 40)))])
-        given = sft.inputs(step.looks).arguments()
+        given = sft.inputs(step.copies).arguments()
         with torch.no_grad():
             trained, read, old = (model.network(**given).nll for model in (loaded, again, before))
         assert torch.equal(trained, read) and float(trained.mean()) < float(old.mean()) - 1

@@ -9,11 +9,17 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from dare_bench.diffusion.laws import Law, weights
+from dare_bench.diffusion.schedules import NoiseSchedule, weights
 from dare_bench.trainers.steps import NoisedRows, StepShape, balanced_parts, permutation, redraw
 from dare_bench.training.rows import TokenRow
 
-LAWS = [Law("uniform", 2), Law("even", 2), Law("counts", 3), Law("coupled", 2), Law("blocks", 2, block_length=2)]
+SCHEDULES = [
+    NoiseSchedule("uniform", 2),
+    NoiseSchedule("even", 2),
+    NoiseSchedule("counts", 3),
+    NoiseSchedule("coupled", 2),
+    NoiseSchedule("blocks", 2, block_length=2),
+]
 MASK = 99
 SHAPES = [StepShape(8), StepShape(2, 4), StepShape(4, 1, 2), StepShape(2, 2, 2), StepShape(1, 1, 8)]
 
@@ -32,18 +38,18 @@ def elbo(noise):
     return weights(noise, "elbo") / noise.masked_T.sum()
 
 
-def steps(items=ROWS, law=LAWS[0], shape=SHAPES[0], process=0, seed=3, fresh=True):
-    return NoisedRows(items, law, elbo, MASK, shape, seed, process, fresh)
+def steps(items=ROWS, schedule=SCHEDULES[0], shape=SHAPES[0], process=0, seed=3, fresh=True):
+    return NoisedRows(items, schedule, elbo, MASK, shape, seed, process, fresh)
 
 
 def copies(step):
-    """Each look of a part: its row, mask and weights. Draws are told apart by their order."""
-    looks = step.looks
-    lengths = list(looks.batch.lengths)
-    weight_T = torch.zeros(len(looks.seen_T), dtype=torch.float64)
-    weight_T[looks.at_N] = step.weight_N
-    assert torch.equal(looks.target_N, looks.batch.tokens_T[looks.at_N])
-    parts = (x.split(lengths) for x in (looks.batch.tokens_T, looks.seen_T == MASK, weight_T))
+    """Each copy of a part: its row, mask and weights. Draws are told apart by their order."""
+    copies = step.copies
+    lengths = list(copies.batch.lengths)
+    weight_T = torch.zeros(len(copies.seen_T), dtype=torch.float64)
+    weight_T[copies.at_N] = step.weight_N
+    assert torch.equal(copies.target_N, copies.batch.tokens_T[copies.at_N])
+    parts = (x.split(lengths) for x in (copies.batch.tokens_T, copies.seen_T == MASK, weight_T))
     reported = zip(step.item_R.tolist(), step.role_R.tolist(), *parts, strict=True)
     return [
         (step.items[i][role].key, tuple(tokens.tolist()), tuple(mask.tolist()), tuple(weight.tolist()))
@@ -56,13 +62,13 @@ def of_step(n, shape, **fields):
     return [steps(shape=shape, process=process, **fields).step(n) for process in range(shape.processes)]
 
 
-@pytest.mark.parametrize("law", LAWS, ids=lambda law: law.name)
+@pytest.mark.parametrize("schedule", SCHEDULES, ids=lambda schedule: schedule.name)
 @pytest.mark.parametrize("items", [ROWS, PAIRS], ids=["rows", "pairs"])
-def test_every_division_gives_the_same_copies_masks_and_weights(law, items):
-    wanted = Counter(copies(steps(items, law).step(1)))
-    assert sum(wanted.values()) == 8 * len(items[0]) * law.draws
+def test_every_division_gives_the_same_copies_masks_and_weights(schedule, items):
+    wanted = Counter(copies(steps(items, schedule).step(1)))
+    assert sum(wanted.values()) == 8 * len(items[0]) * schedule.draws
     for shape in SHAPES[1:]:
-        parts = of_step(1, shape, items=items, law=law)
+        parts = of_step(1, shape, items=items, schedule=schedule)
         assert Counter(copy for part in parts for copy in copies(part)) == wanted
         assert {part.step_items for part in parts} == {8}
         assert {len(part.items) for part in parts} == {8 // shape.processes}
@@ -94,11 +100,11 @@ def by_row(n, **fields):
 
 def test_noise_is_new_in_each_epoch_unless_it_is_kept():
     items = [(TokenRow((), tuple(range(20)), "", i),) for i in range(8)]
-    fresh, kept = (by_row(2, items=items, law=Law("uniform", 2), fresh=fresh) for fresh in (True, False))
+    fresh, kept = (by_row(2, items=items, schedule=NoiseSchedule("uniform", 2), fresh=fresh) for fresh in (True, False))
     for key in range(8):
         assert len(set(fresh[key])) == 4
         assert kept[key][:2] == kept[key][2:] == fresh[key][:2]
-    other = by_row(2, items=items, law=Law("uniform", 2), seed=4)
+    other = by_row(2, items=items, schedule=NoiseSchedule("uniform", 2), seed=4)
     assert all(other[key] != fresh[key] for key in range(8))
 
 
@@ -110,29 +116,29 @@ def test_kept_noise_has_kept_names():
     assert len(set().union(*names(True))) == 88
 
 
-def test_looks_know_their_rows():
-    step = steps(PAIRS, Law("counts", 3)).step(0)
-    lengths = step.looks.batch.lengths
+def test_copies_know_their_rows():
+    step = steps(PAIRS, NoiseSchedule("counts", 3)).step(0)
+    lengths = step.copies.batch.lengths
     assert len(lengths) == 8 * 2 * 3
-    cut = step.looks.batch.tokens_T.split(list(lengths))
+    cut = step.copies.batch.tokens_T.split(list(lengths))
     for i, role, tokens in zip(step.item_R.tolist(), step.role_R.tolist(), cut, strict=True):
         of = step.items[i][role]
         assert tuple(tokens.tolist()) == of.prompt + of.answer
 
 
 def test_sums_are_by_item_and_role():
-    step = steps(PAIRS, Law("counts", 2)).step(0)
+    step = steps(PAIRS, NoiseSchedule("counts", 2)).step(0)
     g = torch.Generator().manual_seed(0)
-    loss_N = torch.rand(len(step.looks.at_N), generator=g, requires_grad=True)
+    loss_N = torch.rand(len(step.copies.at_N), generator=g, requires_grad=True)
     sums = step.sums(loss_N)
     wanted = torch.zeros(8, 2, dtype=torch.float64)
-    for n, look in enumerate(step.looks.look_N.tolist()):
-        wanted[step.item_R[look], step.role_R[look]] += loss_N[n].double() * step.weight_N[n]
+    for n, copy in enumerate(step.copies.copy_N.tolist()):
+        wanted[step.item_R[copy], step.role_R[copy]] += loss_N[n].double() * step.weight_N[n]
     torch.testing.assert_close(sums, wanted)
     assert torch.allclose(torch.autograd.grad(sums.sum(), loss_N)[0].double(), step.weight_N)
     part = step.take([5, 2])
-    looks_of = [look for item in (5, 2) for look in (step.item_R == item).nonzero()[:, 0].tolist()]
-    of_part = torch.cat([loss_N[step.looks.look_N == look] for look in looks_of])
+    copies_of = [copy for item in (5, 2) for copy in (step.item_R == item).nonzero()[:, 0].tolist()]
+    of_part = torch.cat([loss_N[step.copies.copy_N == copy] for copy in copies_of])
     torch.testing.assert_close(part.sums(of_part), wanted[[5, 2]])
     assert part.items == (step.items[5], step.items[2])
     assert part.keys == (step.keys[5], step.keys[2])
@@ -141,7 +147,7 @@ def test_sums_are_by_item_and_role():
 def test_the_answers_of_a_pair_are_hidden_independently_even_when_they_are_alike():
     """Same key, same text: the role alone tells them apart."""
     same = TokenRow((1,), tuple(range(30)), "", 7)
-    micro = steps([(same, same)], Law("uniform", 2), StepShape(1)).step(0)
+    micro = steps([(same, same)], NoiseSchedule("uniform", 2), StepShape(1)).step(0)
     masks = [copy[2] for copy in copies(micro)]
     assert len(set(masks)) == 4
 
@@ -153,17 +159,19 @@ def test_pairs_that_share_an_answer_have_names_of_their_own():
     assert len(set(micro.keys)) == 3
 
 
-@pytest.mark.parametrize("law", [law for law in LAWS if law.name != "even"], ids=lambda law: law.name)
-def test_another_policys_own_noise_is_independent_and_the_same_in_every_cut(law):
+@pytest.mark.parametrize(
+    "schedule", [schedule for schedule in SCHEDULES if schedule.name != "even"], ids=lambda schedule: schedule.name
+)
+def test_another_policys_own_noise_is_independent_and_the_same_in_every_cut(schedule):
     items = [
         (TokenRow((1,), tuple(range(20 + i)), "", 2 * i), TokenRow((1,), tuple(range(25)), "", 2 * i + 1))
         for i in range(8)
     ]
-    whole = redraw(steps(items, law).step(0), law, MASK)
+    whole = redraw(steps(items, schedule).step(0), schedule, MASK)
     wanted = Counter(copies(whole))
-    first = steps(items, law).step(0)
+    first = steps(items, schedule).step(0)
     assert not set(whole.keys) & set(first.keys)
-    parts = [redraw(part, law, MASK) for part in of_step(0, StepShape(2, 2, 2), items=items, law=law)]
+    parts = [redraw(part, schedule, MASK) for part in of_step(0, StepShape(2, 2, 2), items=items, schedule=schedule)]
     assert Counter(copy for part in parts for copy in copies(part)) == wanted
     agree = [a[2] == b[2] for a, b in zip(copies(first), copies(whole), strict=True)]
     assert sum(agree) <= 1, "two masks of twenty tokens are the same where both hide all of them"
@@ -171,7 +179,7 @@ def test_another_policys_own_noise_is_independent_and_the_same_in_every_cut(law)
 
 def test_levels_of_a_whole_step_are_not_drawn_again_for_a_part():
     with pytest.raises(ValueError, match="even"):
-        redraw(steps(law=Law("even")).step(0), Law("even"), MASK)
+        redraw(steps(schedule=NoiseSchedule("even")).step(0), NoiseSchedule("even"), MASK)
 
 
 @given(st.lists(st.integers(1, 50), min_size=1, max_size=8).flatmap(lambda s: st.tuples(st.just(s), st.integers(1, 6))))

@@ -15,7 +15,7 @@ from run_factory import make_run
 from sudoku_runs import make_sudoku
 
 from dare_bench.analysis.comparison import compare
-from dare_bench.analysis.opening import open_run
+from dare_bench.analysis.run_finder import open_run
 from dare_bench.analysis.task_changes import task_variants
 from dare_bench.errors import RunError, UsageError
 

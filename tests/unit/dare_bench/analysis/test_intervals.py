@@ -37,7 +37,7 @@ def test_wilson_known_values(successes: int, n: int, lo: float, hi: float) -> No
 
 
 def test_wilson_holds_its_level() -> None:
-    """Exact coverage over the binomial law, not a simulation."""
+    """Exact coverage over the binomial distribution, not a simulation."""
     from scipy.stats import binom
 
     for n, p in ((50, 0.3), (100, 0.5), (200, 0.9)):

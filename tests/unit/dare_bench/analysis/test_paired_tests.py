@@ -125,12 +125,15 @@ def test_bca_is_efrons_formula_over_all_resamples(monkeypatch: pytest.MonkeyPatc
         means.append(values[list(drawn)].mean())
         weights.append(math.factorial(n) / math.prod(map(math.factorial, counts)) / n**n)
     order = np.argsort(means)
-    mean, whole, law = values.mean(), np.asarray(means)[order], np.cumsum(np.asarray(weights)[order])
-    z0 = norm.ppf(law[np.searchsorted(whole, mean) - 1])
+    mean, whole, cumulative = values.mean(), np.asarray(means)[order], np.cumsum(np.asarray(weights)[order])
+    z0 = norm.ppf(cumulative[np.searchsorted(whole, mean) - 1])
     jackknife = (values.sum() - values) / (n - 1)
     away = jackknife.mean() - jackknife
     a = (away**3).sum() / (6 * (away**2).sum() ** 1.5)
-    ends = [whole[np.searchsorted(law, norm.cdf(z0 + (z0 + z) / (1 - a * (z0 + z))))] for z in norm.ppf([0.025, 0.975])]
+    ends = [
+        whole[np.searchsorted(cumulative, norm.cdf(z0 + (z0 + z) / (1 - a * (z0 + z))))]
+        for z in norm.ppf([0.025, 0.975])
+    ]
     monkeypatch.setattr(intervals, "RESAMPLES", 100_000)
     assert intervals.bootstrap([list(values)], 0.95) == pytest.approx(ends, abs=0.01)
 

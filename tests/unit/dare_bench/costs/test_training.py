@@ -53,37 +53,37 @@ RL = {
         ("d1", {"peft": "lora"}, (1.0, 1.75, 1.0)),  # the reference does not part its values from the update
         ("coupled_grpo", {"beta": 0.0, "gradient_accumulation_steps": 2}, (1.0, 4.5, 3.0)),
         ("espo", {"num_iterations": 1, "num_mc": 3, "beta": 0.0}, (4.0, 0.0, 6.0)),
-        # Its looks are the same in all steps, so that old values are computed once.
+        # Its copies are the same in all steps, so that old values are computed once.
         ("cj_grpo", {"rollout": {"steps": 2, "block_length": 4}}, (0.5, 2.5, 2.0)),
-        # A tree of 2 x 2 has 6 segments of 2 forwards for 4 leaves, and 3 looks.
+        # A tree of 2 x 2 has 6 segments of 2 forwards for 4 leaves, and 3 copies.
         ("dtreerpo", {"tree_branch_factor": 2, "distillation": 0.0}, (0.75, 0.75 * 1.25, 0.75)),
-        # Values of the policy in each step, where an update is divided, unless each look has a loss of its own.
+        # Values of the policy in each step, where an update is divided, unless each copy has a loss of its own.
         ("spg", {"num_iterations": 1, "gradient_accumulation_steps": 2}, (4.0, 2.0, 2.0)),
         (
             "mdpo",
-            {"num_iterations": 1, "beta": 0.0, "confidence_weights": True, "looks_per_forward": 3},
+            {"num_iterations": 1, "beta": 0.0, "confidence_weights": True, "micro_batch_size": 3},
             (4.0, 0.0, 4.0),
         ),
-        ("cj_grpo", {"num_iterations": 1, "beta": 0.0, "importance_cap": 2.0, "looks_per_forward": 3}, (4.0, 0.0, 4.0)),
+        ("cj_grpo", {"num_iterations": 1, "beta": 0.0, "importance_cap": 2.0, "micro_batch_size": 3}, (4.0, 0.0, 4.0)),
         # Blocks of 4, in as many forwards; the learner sees all blocks of a forward at once.
         ("just_grpo", {"model": "tiny-sdar-base", "num_iterations": 1, "rollout": {}}, (8.0, 0.0, 4.0)),
         ("bgpo", {"model": "tiny-sdar-base", "num_iterations": 1, "rollout": {}}, (8.0, 0.0, 16.0)),
     ],
 )
-def test_a_completion_takes_the_forwards_of_sampler_old_values_reference_and_looks(
+def test_a_completion_takes_the_forwards_of_sampler_old_values_reference_and_copies(
     method: str, more: dict[str, Any], expected: tuple[float, float, float]
 ) -> None:
     step = asked(1, method=method, **{**RL, **more})
     spec, of = step.spec, step.rehearsal
     apart = of.forwards(spec) > 1 or (step.method.wants_reference and step.adapter_off)
-    counts = of.sampled, of.scored_apart if apart else of.scored, len(of.looks)
+    counts = of.sampled, of.scored_apart if apart else of.scored, len(of.copies)
     accumulated = 8 * spec.gradient_accumulation_steps
     assert tuple(count / accumulated for count in counts) == pytest.approx(expected)
 
 
 def test_processes_share_a_group_and_an_epoch_counts_each_use() -> None:
     two = asked(2, **{**RL, "num_generations": 8, "per_device_train_batch_size": 4}, method="d1")
-    assert len(two.rehearsal.looks) == 4 and two.items == 8
+    assert len(two.rehearsal.copies) == 4 and two.items == 8
     assert two.steps == 2 * 20 * 8 * 4 // 8, "two epochs of 20 prompts, 8 completions of each, 4 steps on each"
     with pytest.raises(UsageError, match=r"12 completions of an optimizer step .* multiple of --num-generations 10"):
         asked(3, per_device_train_batch_size=4)
@@ -92,13 +92,13 @@ def test_processes_share_a_group_and_an_epoch_counts_each_use() -> None:
 def test_noised_rows_and_pairs() -> None:
     sft = asked(method="sft", bf16=True, peft=None, fsdp=True)
     assert list(sft.phases) == ["update"] and sft.fits
-    lengths = sft.rehearsal.looks.batch.lengths
+    lengths = sft.rehearsal.copies.batch.lengths
     assert len(lengths) == 8 and min(lengths) > 93, "a prompt, and canvases whose length is drawn"
     assert sft.about == f"64 items with rows of {sum(lengths) / 8:.0f} tokens"
     dpo = asked(method="dpo", task=None, data="org/pairs", bf16=True)
-    assert len(dpo.rehearsal.looks) == 8 * 2
+    assert len(dpo.rehearsal.copies) == 8 * 2
     assert dpo.phases["score"].rows == 2 * 8 * 2, "the adapter is off for the reference, so values come apart"
-    assert len(asked(method="vrpo", task=None, data="org/pairs", bf16=True).rehearsal.looks) == 8 * 16
+    assert len(asked(method="vrpo", task=None, data="org/pairs", bf16=True).rehearsal.copies) == 8 * 16
 
 
 # -- rows --------------------------------------------------------------------------------------------------------------
@@ -126,7 +126,7 @@ def test_rows_have_the_tokens_of_the_chat_template(model: str, data: str) -> Non
     tokens = sum(len(loaded.encode(p)) + len(loaded.encode(a["content"])) + 1 for p, a in pairs) / 2
     step = asked(1, method="sft", model=model, task=None, data=data, peft=None, padding="masked_out")
     assert step.rows.count == 2 and step.rows.source == "its tokenizer"
-    assert tokens - 1 <= step.rehearsal.looks.batch.lengths[0] <= tokens + 2, "what a template puts behind an answer"
+    assert tokens - 1 <= step.rehearsal.copies.batch.lengths[0] <= tokens + 2, "what a template puts behind an answer"
 
 
 def test_rows_that_the_training_leaves_out_or_refuses_are_no_rows(data: str) -> None:
@@ -149,7 +149,7 @@ def test_without_the_checkpoint_an_estimate_says_how_it_counts(data: str) -> Non
 
 
 def test_seconds_are_near_two_operations_per_parameter_and_token() -> None:
-    """Ten completions of 93 + 256 tokens, 256 forwards for two steps, three looks; without gradients 7.5 forwards."""
+    """Ten completions of 93 + 256 tokens, 256 forwards for two steps, three copies; without gradients 7.5 forwards."""
     step, rate = asked(), 989.4e12 * UTILIZATION / (2 * WEIGHTS) / (10 * 349)
     assert step.seconds is not None
     by_hand = {"rollout": 128 / rate, "score": 7.5 / rate, "update": 3 * 2 / rate}
@@ -187,8 +187,8 @@ def test_devices_that_compute_the_same_rows_divide_what_rows_need() -> None:
 def test_the_advice_makes_it_fit() -> None:
     hard = asked(1, "A100", gradient_checkpointing=True, per_device_train_batch_size=160)
     changes = advice.least_changes(hard)
-    assert not hard.fits and changes is not None and list(changes) == ["looks_per_forward"]
-    assert hard.changed(changes).fits and not hard.changed({"looks_per_forward": 2 * changes["looks_per_forward"]}).fits
+    assert not hard.fits and changes is not None and list(changes) == ["micro_batch_size"]
+    assert hard.changed(changes).fits and not hard.changed({"micro_batch_size": 2 * changes["micro_batch_size"]}).fits
     assert advice.least_changes(asked(fsdp=True)) == {"gradient_checkpointing": True}
     assert advice.least_changes(asked(8, peft=None)) == {"gradient_checkpointing": True, "fsdp": True}
     assert advice.advice(asked(1, peft=None)) == "it fits with --gradient-checkpointing --peft lora"

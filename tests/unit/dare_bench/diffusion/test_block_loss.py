@@ -11,8 +11,8 @@ from torch.nn.functional import cross_entropy
 
 from dare_bench.diffusion.canvas import pack
 from dare_bench.diffusion.forward import inputs, predicted_from, two_copies
-from dare_bench.diffusion.laws import draw_masks
-from dare_bench.diffusion.looks import masked_looks
+from dare_bench.diffusion.masked_copies import masked_copies
+from dare_bench.diffusion.schedules import draw_masks
 from dare_bench.model_adapters.backbone import Plan
 from dare_bench.model_adapters.dream.network import DreamConfig, DreamModel
 from dare_bench.model_adapters.sdar.network import SDARConfig, SDARForCausalLM
@@ -52,7 +52,7 @@ def masks(batch, t: float = 0.6, step: int = 0) -> Tensor:
 
 def noisy_logits(network, rows, masked_T: Tensor, size: int) -> list[Tensor]:
     """Logits of each row's noisy copy, [L, V] a row, from one packed two-copy forward."""
-    pair = two_copies(masked_looks(pack(rows), masked_T, MASK), size)
+    pair = two_copies(masked_copies(pack(rows), masked_T, MASK), size)
     with torch.no_grad():
         logits_UV = network(pair.tokens_U, pair.positions_U, pair.plan).logits
     return [both[: len(both) // 2] for both in logits_UV.split(list(pair.plan.lengths))]
@@ -70,8 +70,8 @@ def one_copy(network, tokens: Tensor, size: int | None) -> Tensor:
 def test_the_shifted_path_is_the_plain_path_on_rolled_logits(dream):
     batch = pack(ROWS)
     masked_T = masks(batch)
-    looks = masked_looks(batch, masked_T, MASK)
-    tokens_T, at_N, targets_N = looks.seen_T, looks.at_N, looks.target_N
+    copies = masked_copies(batch, masked_T, MASK)
+    tokens_T, at_N, targets_N = copies.seen_T, copies.at_N, copies.target_N
     with torch.no_grad():
         nll_N = dream(tokens_T, batch.column_T, Plan(batch.lengths), predicted_from(batch, at_N), targets_N).nll
         rolled = [
@@ -92,8 +92,8 @@ def test_no_row_is_predicted_from_another_and_a_first_token_from_itself():
 def test_a_row_without_a_prompt_trains_its_first_two_tokens_from_one_state(dream):
     """The only place where one state is asked for twice."""
     batch = pack([([], [3, 4, 5]), ([], [1, 2])])
-    looks = masked_looks(batch, batch.response_T, MASK)
-    tokens_T, at_N, targets_N = looks.seen_T, looks.at_N, looks.target_N
+    copies = masked_copies(batch, batch.response_T, MASK)
+    tokens_T, at_N, targets_N = copies.seen_T, copies.at_N, copies.target_N
     with torch.no_grad():
         got = dream(tokens_T, batch.column_T, Plan(batch.lengths), predicted_from(batch, at_N), targets_N).nll
     alone = torch.cat([one_copy(dream, row, None)[[0, *range(len(row) - 1)]] for row in tokens_T.split([3, 2])])
@@ -106,7 +106,7 @@ def test_a_row_without_a_prompt_trains_its_first_two_tokens_from_one_state(dream
 def test_rows_stand_twice_and_masks_only_in_responses_of_noisy_copies():
     batch = pack(ROWS[:2])
     masked_T = torch.tensor([0, 0, 1, 0, 1, 0, 0, 0, 0, 0, 0, 1], dtype=torch.bool)
-    pair = two_copies(masked_looks(batch, masked_T, MASK), 2)
+    pair = two_copies(masked_copies(batch, masked_T, MASK), 2)
     first, second = [0, 1, 2, 3, 4, 5], [6, 7, 8, 9, 0, 1]
     assert pair.tokens_U.tolist() == [0, 1, MASK, 3, MASK, 5, *first, 6, 7, 8, 9, 0, MASK, *second]
     assert pair.at_N.tolist() == [2, 4, 17]
@@ -117,13 +117,13 @@ def test_rows_stand_twice_and_masks_only_in_responses_of_noisy_copies():
 def test_a_shifted_head_predicts_from_the_noisy_token_before():
     """Also across blocks; a row's first token predicts itself."""
     rows = [([], [3, 1, 4, 1, 5]), ([9, 2], [6, 5])]
-    looks = masked_looks(pack(rows), pack(rows).response_T, MASK)
-    plain, shifted = two_copies(looks, 2), two_copies(looks, 2, shifted=True)
+    copies = masked_copies(pack(rows), pack(rows).response_T, MASK)
+    plain, shifted = two_copies(copies, 2), two_copies(copies, 2, shifted=True)
     assert plain.at_N.tolist() == [0, 1, 2, 3, 4, 12, 13]
     assert shifted.at_N.tolist() == [0, 0, 1, 2, 3, 11, 12]
     assert torch.equal(shifted.targets_N, plain.targets_N)
     spec = ModelSpec("toy", MASK, (9,), None, None, 12, 64, "block-causal", 2, "next")
-    assert torch.equal(inputs(looks, spec).at_N, shifted.at_N)
+    assert torch.equal(inputs(copies, spec).at_N, shifted.at_N)
 
 
 @pytest.mark.parametrize("size", [1, 2, 3, 4, 8])
@@ -133,7 +133,7 @@ def test_a_noisy_block_is_what_decoding_sees_there(sdar, size):
     masked_T = masks(batch)
     got = noisy_logits(sdar, ROWS, masked_T, size)
     clean = batch.tokens_T.split(list(batch.lengths))
-    dirty = masked_looks(batch, masked_T, MASK).seen_T.split(list(batch.lengths))
+    dirty = masked_copies(batch, masked_T, MASK).seen_T.split(list(batch.lengths))
     for logits_LV, clean_L, dirty_L in zip(got, clean, dirty, strict=True):
         for start in range(0, len(clean_L), size):
             stop = min(start + size, len(clean_L))
@@ -146,8 +146,8 @@ def test_one_block_is_plain_bidirectional_and_ignores_the_clean_copy(sdar):
     batch = pack(rows)
     masked_T = masks(batch)
     (got,) = noisy_logits(sdar, rows, masked_T, 8)
-    torch.testing.assert_close(got, one_copy(sdar, masked_looks(batch, masked_T, MASK).seen_T, None), **close)
-    pair = two_copies(masked_looks(batch, masked_T, MASK), 8)
+    torch.testing.assert_close(got, one_copy(sdar, masked_copies(batch, masked_T, MASK).seen_T, None), **close)
+    pair = two_copies(masked_copies(batch, masked_T, MASK), 8)
     other = torch.cat([pair.tokens_U[:8], torch.full((8,), 9)])
     with torch.no_grad():
         torch.testing.assert_close(sdar(other, pair.positions_U, pair.plan).logits[:8], got, **close)
@@ -156,7 +156,7 @@ def test_one_block_is_plain_bidirectional_and_ignores_the_clean_copy(sdar):
 def test_blocks_of_one_all_masked_are_the_autoregressive_chain(sdar):
     prompt, answer = ROWS[2]
     batch = pack([ROWS[2]])
-    pair = two_copies(masked_looks(batch, batch.response_T, MASK), 1)
+    pair = two_copies(masked_copies(batch, batch.response_T, MASK), 1)
     with torch.no_grad():
         got = sdar(**pair.arguments()).nll
     for i, token in enumerate(answer):
@@ -168,7 +168,7 @@ def test_blocks_of_one_all_masked_are_the_autoregressive_chain(sdar):
 @pytest.mark.parametrize("at", range(8))
 def test_a_clean_token_reaches_only_later_noisy_blocks(sdar, at):
     size, batch = 2, pack([ROWS[2]])
-    pair = two_copies(masked_looks(batch, masks(batch), MASK), size)
+    pair = two_copies(masked_copies(batch, masks(batch), MASK), size)
     plan = pair.plan
     changed = pair.tokens_U.clone()
     changed[8 + at] = (changed[8 + at] + 1) % MASK
@@ -205,7 +205,7 @@ def test_how_many_keys_a_token_sees(blocks, size, left_over):
 def test_the_losses_of_hidden_tokens_are_the_cross_entropies_of_the_noisy_copies(sdar):
     batch = pack(ROWS)
     masked_T = masks(batch)
-    pair = two_copies(masked_looks(batch, masked_T, MASK), 4)
+    pair = two_copies(masked_copies(batch, masked_T, MASK), 4)
     with torch.no_grad():
         nll_N = sdar(**pair.arguments()).nll
     logits_TV = torch.cat(noisy_logits(sdar, ROWS, masked_T, 4))

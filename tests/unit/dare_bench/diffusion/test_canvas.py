@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from dare_bench.diffusion.canvas import pack
-from dare_bench.diffusion.laws import EPS, draw_masks, even_levels, levels
+from dare_bench.diffusion.schedules import EPS, draw_masks, even_levels, levels
 from dare_bench.errors import UsageError
 
 EOS = 5

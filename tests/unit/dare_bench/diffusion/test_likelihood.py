@@ -124,7 +124,7 @@ def test_fields_are_checked(fields, says):
 
 
 def test_counts_of_a_round_cover_every_count_once():
-    """n draws around a random start are each of 1..n once: the stratification of the published law."""
+    """n draws around a random start are each of 1..n once: the stratification of the published estimator."""
     for seed in range(20):
         draws = reference_masks(9, 9, 9, torch.Generator().manual_seed(seed))
         assert sorted(draws.masks_Mn.sum(1).tolist()) == list(range(1, 10))

@@ -16,7 +16,7 @@ from ranks import on_ranks
 
 from dare_bench.diffusion.canvas import pack
 from dare_bench.diffusion.forward import Inputs, inputs
-from dare_bench.diffusion.looks import Looks, masked_looks
+from dare_bench.diffusion.masked_copies import MaskedCopies, masked_copies
 from dare_bench.diffusion.plan import Cached, Plan
 from dare_bench.diffusion.sequence_parallel import SequenceGroup, sequence_group
 from dare_bench.errors import DareError, SaveError
@@ -37,20 +37,20 @@ def opened(family: str):
     return load(folder, device="cpu", dtype="float32", **ids).loaded
 
 
-def looks(mask_id: int, case: str) -> Looks:
+def copies(mask_id: int, case: str) -> MaskedCopies:
     """Rows of unequal length, 23 tokens in all: neither they nor their two copies divide into four parts."""
     if case.endswith("one token"):
-        return masked_looks(pack([((), (7,))]), torch.ones(1, dtype=torch.bool), mask_id)
+        return masked_copies(pack([((), (7,))]), torch.ones(1, dtype=torch.bool), mask_id)
     rows = [((5, 6, 7), (8, 9, 10, 11, 12, 13)), ((20, 21), (22, 23, 24, 25, 26, 27, 28)), ((31,), (32, 33, 34, 35))]
     batch = pack(rows)
     drawn_T = torch.rand(23, generator=torch.Generator().manual_seed(3)) < 0.6
-    return masked_looks(batch, drawn_T & batch.response_T & (not case.endswith("nothing scored")), mask_id)
+    return masked_copies(batch, drawn_T & batch.response_T & (not case.endswith("nothing scored")), mask_id)
 
 
 def computed(model, case: str, group: SequenceGroup | None = None) -> dict[str, torch.Tensor]:
     """Logits of all tokens, losses, and the gradient of an uneven sum of them, by parameter."""
     network = model.network
-    given: Inputs = inputs(looks(model.spec.mask_id, case), model.spec)
+    given: Inputs = inputs(copies(model.spec.mask_id, case), model.spec)
     given = replace(given, plan=replace(given.plan, sequence=group))
     network.train()
     network.gradient_checkpointing = case.endswith("checkpointed")

@@ -152,6 +152,18 @@ def test_fresh_makes_a_new_run_beside_and_the_latest_is_used(tmp_path: Path) -> 
     assert lines(second) == lines(first)
 
 
+def test_a_commit_marker_of_an_earlier_version_is_read(tmp_path: Path) -> None:
+    """It calls the signature ``asked``."""
+    run = go(tmp_path)
+    file, marker = run.path / "done.json", read_done(run.path)
+    record = json.loads(file.read_text())
+    record["asked"] = record.pop("signature")
+    file.write_text(json.dumps(record))
+    assert marker is not None and read_done(run.path) == marker
+    model = ToyModel()
+    assert go(tmp_path, model).path == run.path and not model.answered and "asked" in json.loads(file.read_text())
+
+
 def test_an_interrupted_run_resumes_and_equals_an_unbroken_one(tmp_path: Path) -> None:
     def interrupt(request: Any) -> bool:
         if request.key.startswith("toygen/20/"):
@@ -271,7 +283,7 @@ def test_a_wrong_keyword_is_told_with_the_right_one(fields: dict[str, Any], said
 
 
 def test_refused_tasks_never_open_the_model(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("dare_bench.engine.opening.Opener.loaded", lambda self, spec: pytest.fail("opened"))
+    monkeypatch.setattr("dare_bench.engine.opener.Opener.loaded", lambda self, spec: pytest.fail("opened"))
     with pytest.raises(UsageError, match="run code"):
         evaluate(model="anything", tasks="toycode", harness="toy", output_path=str(tmp_path))
 

@@ -14,7 +14,7 @@ from dare_bench import fingerprint
 from dare_bench.config import run_spec
 from dare_bench.engine import identity as ident
 from dare_bench.engine.evaluate import resolve_spec
-from dare_bench.engine.opening import Opener, split_adapter
+from dare_bench.engine.opener import Opener, split_adapter
 from dare_bench.errors import UsageError
 from dare_bench.loading import load, locate
 from dare_bench.protocols import AdapterSettings

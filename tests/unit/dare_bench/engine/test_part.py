@@ -14,7 +14,7 @@ from toy_model import ToyModel
 from toy_source import ToySource
 from toy_tasks import write_data, write_tasks
 
-from dare_bench.analysis.opening import find_runs
+from dare_bench.analysis.run_finder import find_runs
 from dare_bench.cli import main
 from dare_bench.cli.runs import open_one
 from dare_bench.engine.evaluate import evaluate
@@ -178,7 +178,7 @@ def test_the_command_prints_the_part_without_opening_the_model(
     def refuse(*_: Any, **__: Any) -> Any:
         raise AssertionError("a model was opened")
 
-    monkeypatch.setattr("dare_bench.engine.opening.Opener.loaded", refuse)
+    monkeypatch.setattr("dare_bench.engine.opener.Opener.loaded", refuse)
     out = call("4")
     assert "4 of 250" in out and "6 of 250" not in out
     results = json.loads(Path(out.splitlines()[-1]).read_text())

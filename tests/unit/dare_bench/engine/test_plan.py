@@ -9,7 +9,7 @@ import toy_source
 from toy_model import ToyModel
 
 from dare_bench.engine.evaluate import evaluate_all
-from dare_bench.engine.opening import Opener
+from dare_bench.engine.opener import Opener
 from dare_bench.engine.plan import PlannedRun, plan
 from dare_bench.errors import UnknownNameError, UsageError
 
@@ -78,7 +78,7 @@ def test_runs_share_one_open_model_and_one_refusal_stops_no_other(
         model.loaded = model  # type: ignore[attr-defined]
         return model
 
-    monkeypatch.setattr("dare_bench.engine.opening.open_checkpoint", load)
+    monkeypatch.setattr("dare_bench.engine.opener.open_checkpoint", load)
     monkeypatch.setattr(Opener, "content", lambda self, spec: "toy content")
     base = {"model": "toy", "harness": "toy", "limit": 3, "output_path": str(tmp_path)}
     planned = [PlannedRun(name, {**base, "tasks": name}) for name in ("toygen", "nothing", "toycode", "toychoice")]

@@ -159,7 +159,7 @@ def test_no_model_is_opened(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
     def refuse(*_: Any, **__: Any) -> Any:
         raise AssertionError("a model was opened")
 
-    monkeypatch.setattr("dare_bench.engine.opening.Opener.loaded", refuse)
+    monkeypatch.setattr("dare_bench.engine.opener.Opener.loaded", refuse)
     monkeypatch.setattr("torch.nn.Module.__call__", refuse)
     assert scored(run).same
 

@@ -11,7 +11,7 @@ import pytest
 from hostile_external import DATA, lm_eval_results, opencompass_config, opencompass_predictions, opencompass_results
 from run_factory import make_run
 
-from dare_bench.analysis.opening import find_runs, open_run
+from dare_bench.analysis.run_finder import find_runs, open_run
 from dare_bench.cli import main
 from dare_bench.cli.runs import open_runs
 from dare_bench.errors import RunError

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from hostile_external import DATA, opencompass_config
 
-from dare_bench.analysis.opening import find_runs, open_run
+from dare_bench.analysis.run_finder import find_runs, open_run
 from dare_bench.errors import RunError
 from dare_bench.runs.reader import Run
 

@@ -250,6 +250,7 @@ def test_a_folder_of_an_earlier_version_is_done(out: Path) -> None:
         record = json.loads(file.read_text())
         for name in ("starts", "where"):
             del record[name]
+        record["asked"], record["mark"] = record.pop("settings"), record.pop("digest")
         record["attempts"] = [{"started": "2026-01-01", "where": "there", "seconds": 7.5, "error": ""}]
         record["cost"]["seconds"] = 7.5
         file.write_text(json.dumps(record))

@@ -10,9 +10,11 @@ import pytest
 import yaml
 from paths import ROOT
 
+from dare_bench import fingerprint
 from dare_bench.errors import UsageError
 from dare_bench.sweeps.node_names import LONGEST
 from dare_bench.sweeps.planning import evaluations, trainings
+from dare_bench.sweeps.record import digest_of
 from dare_bench.sweeps.sweep_graph import graph, settle
 from dare_bench.sweeps.sweep_spec import read_spec
 
@@ -172,6 +174,18 @@ def test_models_can_be_named_apart_and_an_entry_can_be_for_some() -> None:
         "eval/half/dare_sudoku", "train/half-sft", "eval/half-sft/dare_sudoku",
     ]  # fmt: skip
     assert [node.settings.get("dtype") for node in nodes] == ["bfloat16"] * 3
+
+
+def test_a_renamed_setting_keeps_the_key_and_the_digest_of_a_training() -> None:
+    """As of the version that called it looks_per_forward: a finished training is not repeated."""
+    train = {"method": "d1", "task": "dare_sort", "micro_batch_size": [2, 4]}
+    two, four = (node for node in graph(spec(train=train, eval=None, board=False)) if node.kind == "train")
+    assert (
+        two.id.endswith("micro_batch_size=2") and "looks_per_forward=2" in two.key and "looks_per_forward=4" in four.key
+    )
+    before = {**two.settings, "looks_per_forward": 2}
+    assert before.pop("micro_batch_size") == 2
+    assert digest_of(two, {}) == fingerprint.digest([before, {}], 32)
 
 
 def test_names_in_any_script_stay_different_and_make_no_empty_part() -> None:

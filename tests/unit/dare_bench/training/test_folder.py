@@ -8,62 +8,62 @@ from pathlib import Path
 import pytest
 
 from dare_bench.errors import TrainingError, UsageError
-from dare_bench.training.folder import claim, finish, is_trained, status
+from dare_bench.training.folder import claim, finish, is_trained, read, status
 from dare_bench.training.spec import train_spec
 
-ASKED = {"base": "a", "base_content": "sha256:1", "data": "rows.jsonl", "data_hash": "2", "seed": 0}
+SETTINGS = {"base": "a", "base_content": "sha256:1", "data": "rows.jsonl", "data_hash": "2", "seed": 0}
 
 
 def test_a_folder_is_new_then_running_then_complete(tmp_path: Path) -> None:
     out = tmp_path / "out"
-    assert status(out, ASKED) == "new"
-    assert claim(out, ASKED) == "new"
-    assert status(out, ASKED) == "running"
+    assert status(out, SETTINGS) == "new"
+    assert claim(out, SETTINGS) == "new"
+    assert status(out, SETTINGS) == "running"
     (out / "checkpoint-1").mkdir()
-    assert claim(out, ASKED) == status(out, ASKED) == "running"
-    finish(out, ASKED, {"seconds": 1.0})
-    assert claim(out, ASKED) == status(out, ASKED) == "complete"
+    assert claim(out, SETTINGS) == status(out, SETTINGS) == "running"
+    finish(out, SETTINGS, {"seconds": 1.0})
+    assert claim(out, SETTINGS) == status(out, SETTINGS) == "complete"
 
 
 def test_a_training_that_saved_nothing_keeps_no_folder(tmp_path: Path) -> None:
-    claim(tmp_path, ASKED)
-    assert claim(tmp_path, {**ASKED, "seed": 1}) == "new"
+    claim(tmp_path, SETTINGS)
+    assert claim(tmp_path, {**SETTINGS, "seed": 1}) == "new"
     (tmp_path / "lineage.json").write_text("{}")
     with pytest.raises(UsageError, match="seed was 1, now 0"):
-        claim(tmp_path, ASKED)
+        claim(tmp_path, SETTINGS)
 
 
 def test_a_setting_is_named_before_what_follows_from_it(tmp_path: Path) -> None:
-    claim(tmp_path, ASKED)
+    claim(tmp_path, SETTINGS)
     (tmp_path / "checkpoint-1").mkdir()
     with pytest.raises(UsageError, match="seed was 0, now 1"):
-        claim(tmp_path, {**ASKED, "data_hash": "9", "seed": 1})
+        claim(tmp_path, {**SETTINGS, "data_hash": "9", "seed": 1})
 
 
 def test_what_is_compared_is_content_not_where_it_lies(tmp_path: Path) -> None:
-    claim(tmp_path, ASKED)
+    claim(tmp_path, SETTINGS)
     (tmp_path / "checkpoint-1").mkdir()
-    assert claim(tmp_path, {**ASKED, "base": "b", "data": "moved/rows.jsonl"}) == "running"
+    assert claim(tmp_path, {**SETTINGS, "base": "b", "data": "moved/rows.jsonl"}) == "running"
     for name, value in (("base_content", "sha256:9"), ("data_hash", "9"), ("seed", 1)):
         with pytest.raises(UsageError, match=f"another training: {name} was .*, now .*9|seed was 0, now 1"):
-            claim(tmp_path, {**ASKED, name: value})
+            claim(tmp_path, {**SETTINGS, name: value})
 
 
 def test_a_setting_that_is_new_and_none_is_no_other_training(tmp_path: Path) -> None:
-    finish(tmp_path, ASKED, {})
-    assert claim(tmp_path, {**ASKED, "reference_content": None}) == "complete"
+    finish(tmp_path, SETTINGS, {})
+    assert claim(tmp_path, {**SETTINGS, "reference_content": None}) == "complete"
     with pytest.raises(UsageError, match="reference_content was null"):
-        claim(tmp_path, {**ASKED, "reference_content": "sha256:3"})
+        claim(tmp_path, {**SETTINGS, "reference_content": "sha256:3"})
 
 
 def test_a_setting_of_the_method_is_named_by_itself(tmp_path: Path) -> None:
-    finish(tmp_path, {**ASKED, "options": {"padding": None, "draws": 1}}, {})
+    finish(tmp_path, {**SETTINGS, "options": {"padding": None, "draws": 1}}, {})
     with pytest.raises(UsageError, match='another training: padding was null, now "eos_supervised"'):
-        claim(tmp_path, {**ASKED, "options": {"padding": "eos_supervised", "draws": 1}})
+        claim(tmp_path, {**SETTINGS, "options": {"padding": "eos_supervised", "draws": 1}})
 
 
 LENGTH = {
-    **ASKED, "max_steps": 100, "num_train_epochs": 3.0, "items": 80, "batch": 8, "warmup_steps": 0.1,
+    **SETTINGS, "max_steps": 100, "num_train_epochs": 3.0, "items": 80, "batch": 8, "warmup_steps": 0.1,
     "lr_scheduler_type": "constant",
 }  # fmt: skip
 
@@ -122,7 +122,21 @@ def test_only_a_rate_that_does_not_depend_on_the_end_can_be_extended(
 def test_a_damaged_file_is_told(tmp_path: Path) -> None:
     (tmp_path / "train.json").write_text("{")
     with pytest.raises(TrainingError, match=r"train.json is damaged: not JSON"):
-        claim(tmp_path, ASKED)
+        claim(tmp_path, SETTINGS)
+
+
+def test_a_record_of_an_earlier_version_is_resumed(tmp_path: Path) -> None:
+    """It calls the settings ``asked``."""
+    file = tmp_path / "train.json"
+    file.write_text(json.dumps({"status": "complete", "asked": LENGTH}))
+    assert claim(tmp_path, LENGTH) == "complete"
+    with pytest.raises(UsageError, match="seed was 0, now 1"):
+        claim(tmp_path, {**LENGTH, "seed": 1})
+
+
+def test_settings_in_a_record_of_an_earlier_version_have_their_present_names(tmp_path: Path) -> None:
+    finish(tmp_path, SETTINGS, {"spec": {"method": "d1", "looks_per_forward": 4}})
+    assert read(tmp_path).spec == {"method": "d1", "micro_batch_size": 4}
 
 
 @pytest.mark.parametrize(
@@ -135,8 +149,8 @@ def test_a_recorded_number_of_steps_that_cannot_be_is_told(tmp_path: Path, name:
     (tmp_path / "lineage.json").write_text(json.dumps({"settings": {**LENGTH, name: value}}))
     with pytest.raises(TrainingError, match=f"lineage.json is damaged: {name}="):
         is_trained(tmp_path, LENGTH)
-    (tmp_path / "train.json").write_text(json.dumps({"status": "complete", "asked": {**LENGTH, name: value}}))
-    with pytest.raises(TrainingError, match=f"train.json is damaged: asked.{name}="):
+    (tmp_path / "train.json").write_text(json.dumps({"status": "complete", "settings": {**LENGTH, name: value}}))
+    with pytest.raises(TrainingError, match=f"train.json is damaged: settings.{name}="):
         claim(tmp_path, LENGTH)
 
 

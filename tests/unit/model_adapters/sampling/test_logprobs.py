@@ -36,7 +36,7 @@ def answer(family: str, seed: int = 3, **fields: object) -> Generation:
     return sample.answer
 
 
-def log_law(logits_V: torch.Tensor, decoding: dict, p_first: bool, suppressed: list[int]) -> torch.Tensor:
+def log_probs(logits_V: torch.Tensor, decoding: dict, p_first: bool, suppressed: list[int]) -> torch.Tensor:
     """The log probabilities of a draw, filtered token by token."""
     scores = {token: float(x) / decoding["temperature"] for token, x in enumerate(logits_V) if token not in suppressed}
 
@@ -57,10 +57,10 @@ def log_law(logits_V: torch.Tensor, decoding: dict, p_first: bool, suppressed: l
     for keep in (top_p, top_k) if p_first else (top_k, top_p):
         keep()
     total = math.log(sum(map(math.exp, scores.values())))
-    law = torch.full((len(logits_V),), float("-inf"), dtype=torch.float64)
+    result = torch.full((len(logits_V),), float("-inf"), dtype=torch.float64)
     for token, score in scores.items():
-        law[token] = score - total
-    return law
+        result[token] = score - total
+    return result
 
 
 @pytest.mark.parametrize("rng", ["ours", "reference"])
@@ -73,8 +73,8 @@ def test_it_is_the_probability_that_the_token_was_drawn_with(way: str, rng: str)
     for event in result.trajectory:
         canvas = canvas_before(result.trajectory, event.step, LENGTH, mask_id)
         logits_LV = loaded.logits([*PROMPT, *canvas], fields.get("block_length"))
-        law_V = log_law(logits_LV[len(PROMPT) + event.position], fields, family == "dream", suppressed)
-        assert event.logprob == pytest.approx(float(law_V[event.token]), abs=2e-4)
+        logp_V = log_probs(logits_LV[len(PROMPT) + event.position], fields, family == "dream", suppressed)
+        assert event.logprob == pytest.approx(float(logp_V[event.token]), abs=2e-4)
     assert min(event.logprob for event in result.trajectory) < -0.01, "some token was uncertain"
     assert any(event.logprob != round(event.logprob, 6) for event in result.trajectory), "it is not rounded"
 

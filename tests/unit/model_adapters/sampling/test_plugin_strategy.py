@@ -10,7 +10,7 @@ import command
 import golden
 import pytest
 
-from dare_bench.analysis.opening import find_runs
+from dare_bench.analysis.run_finder import find_runs
 from dare_bench.errors import DareError, DecodingError
 from dare_bench.loading import load
 from dare_bench.registry import load_plugins, registry

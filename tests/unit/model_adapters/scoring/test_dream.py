@@ -14,12 +14,12 @@ from dare_bench.errors import PromptError
 from dare_bench.model_adapters.native import NativeModel
 
 VECTORS = golden.cases("dream")["likelihood"]
-LAW = ("nll_type", "log_type", "mc_num", "batch_size", "sampling_eps", "seed")
+FIELDS = ("nll_type", "log_type", "mc_num", "batch_size", "sampling_eps", "seed")
 
 
 @pytest.mark.parametrize("case", VECTORS, ids=lambda c: c["name"])
 def test_dream_replays_the_published_draws(case):
-    fields = {k: case[k] for k in LAW}
+    fields = {k: case[k] for k in FIELDS}
     pair = (case["prompt_ids"], case["answer_ids"])
     result = golden.model("dream").loglikelihood([pair], estimator="reference", **fields)[0]
     assert result.value == pytest.approx(case["log_likelihood"], abs=1e-3, rel=1e-5)

@@ -23,16 +23,16 @@ def counts(folder):
 
 @pytest.fixture
 def sampled(monkeypatch):
-    """The samples of all rollouts, and the numbers of looks of all updates."""
-    samples, looks = [], []
+    """The samples of all rollouts, and the numbers of copies of all updates."""
+    samples, copies = [], []
     generate, update = PolicyInTraining.generate, Loop.training_step
     monkeypatch.setattr(PolicyInTraining, "generate", lambda *a: samples.extend(made := generate(*a)) or made)
     monkeypatch.setattr(
         Loop,
         "training_step",
-        lambda self, model, step, n=None: looks.append(len(step.looks)) or update(self, model, step),
+        lambda self, model, step, n=None: copies.append(len(step.copies)) or update(self, model, step),
     )
-    return samples, looks
+    return samples, copies
 
 
 def trained(folder, **options):
@@ -45,15 +45,15 @@ def trained(folder, **options):
 
 def test_counts_are_those_of_the_sampler_and_survive_a_resume(sampled, tmp_path):
     """The third step begins the second rollout; the log is written, and its counters reset, after the second."""
-    samples, looks = sampled
+    samples, copies = sampled
     trained(tmp_path / "whole")
-    assert len(samples) == 16 and len(looks) == 3
+    assert len(samples) == 16 and len(copies) == 3
     steps = [counts(tmp_path / "whole" / name)["forwards"] for name in ("checkpoint-1", "checkpoint-2", "")]
     nfe = [sum(s.answer.nfe for s in part) for part in (samples[:8], samples)]
     assert [step["rollout"] for step in steps] == [nfe[0], nfe[0], nfe[1]]
-    assert [step["update"] for step in steps] == [looks[0], sum(looks[:2]), sum(looks)]
+    assert [step["update"] for step in steps] == [copies[0], sum(copies[:2]), sum(copies)]
     # Without gradients: old values of the second iteration of both rollouts, and the reference in each step.
-    assert [step["score"] for step in steps] == [2 * looks[0], 2 * looks[0] + looks[1], 2 * sum(looks) - looks[1]]
+    assert [step["score"] for step in steps] == [2 * copies[0], 2 * copies[0] + copies[1], 2 * sum(copies) - copies[1]]
     tokens = counts(tmp_path / "whole")["tokens"]
     assert all(tokens[phase] > count for phase, count in steps[-1].items()) and tokens.keys() == steps[-1].keys()
 

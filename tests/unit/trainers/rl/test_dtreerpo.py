@@ -94,28 +94,28 @@ def by_parent(table, node):
 # Transitions
 
 
-def test_one_look_at_a_parent_scores_all_its_children():
+def test_one_copy_at_a_parent_scores_all_its_children():
     source = trees(method(), Table())
     source.step(0)
     nodes = source.rollout.completions
-    units = from_parents(nodes[:6], MASK)
-    assert len(units.looks) == 3
-    assert seen(units) == [[0, *[MASK] * 4], [0, 2, 4, MASK, MASK], [0, 2, 1, MASK, MASK]]
-    assert scored_positions(units) == [[1, 1, 2, 2], [3, 3, 4, 4], [3, 3, 4]], "through the first EOS of each"
-    assert units.looks.target_N.tolist() == [2, 2, 4, 1, 1, 0, 3, 3, 1, EOS, EOS]
-    assert units.sample_U.tolist() == [0, 1, 0, 1, 2, 3, 2, 3, 4, 5, 4]
-    assert len(from_parents(nodes, MASK).looks) == 5, "two of the second tree's leaves have no token of their own"
+    actions = from_parents(nodes[:6], MASK)
+    assert len(actions.copies) == 3
+    assert seen(actions) == [[0, *[MASK] * 4], [0, 2, 4, MASK, MASK], [0, 2, 1, MASK, MASK]]
+    assert scored_positions(actions) == [[1, 1, 2, 2], [3, 3, 4, 4], [3, 3, 4]], "through the first EOS of each"
+    assert actions.copies.target_N.tolist() == [2, 2, 4, 1, 1, 0, 3, 3, 1, EOS, EOS]
+    assert actions.sample_A.tolist() == [0, 1, 0, 1, 2, 3, 2, 3, 4, 5, 4]
+    assert len(from_parents(nodes, MASK).copies) == 5, "two of the second tree's leaves have no token of their own"
 
 
 def test_values_are_transition_log_probabilities_on_the_parents_canvas():
     table, source = Table(), trees(method(), Table())
     source.step(0)
     nodes = source.rollout.completions
-    units = from_parents(nodes, MASK)
-    v_U, column_N = values(units, table.losses), units.looks.batch.column_T[units.looks.at_N]
+    actions = from_parents(nodes, MASK)
+    v_A, column_N = values(actions, table.losses), actions.copies.batch.column_T[actions.copies.at_N]
     got = {
         (s, int(c) - len(nodes[s].prompt)): float(v)
-        for s, c, v in zip(units.sample_U.tolist(), column_N, v_U.detach(), strict=True)
+        for s, c, v in zip(actions.sample_A.tolist(), column_N, v_A.detach(), strict=True)
     }
     wanted = {(s, i): float(v.detach()) for s, node in enumerate(nodes) for i, v in by_parent(table, node).items()}
     assert got == pytest.approx(wanted) and len(got) == 22 - 3
@@ -128,8 +128,8 @@ def test_with_a_forward_a_level_a_path_has_the_exact_log_probability_of_its_orde
     source = trees(algorithm, table, LEAVES[:2])
     source.step(0)
     total_S = torch.zeros(8, dtype=torch.float64)
-    units = from_parents(source.rollout.completions, MASK)
-    total_S.index_add_(0, units.sample_U, values(units, table.losses).detach())
+    actions = from_parents(source.rollout.completions, MASK)
+    total_S.index_add_(0, actions.sample_A, values(actions, table.losses).detach())
     for first, (answer, _) in enumerate(LEAVES[:2]):
         whole = values(trajectory([completion(answer, prompt=(0,))], MASK), table.losses).detach()
         assert float(total_S[first::2].sum()) == pytest.approx(float(whole.sum()))
@@ -241,7 +241,7 @@ def test_equal_rewards_have_no_gradient_at_all(beta):
     table, algorithm = Table(), method(beta=beta, distillation=1.0)
     source = trees(algorithm, table, EQUAL)
     source.step(0)
-    reference = (lambda step: table.losses(algorithm.inputs(step.looks)).detach()) if beta else None
+    reference = (lambda step: table.losses(algorithm.inputs(step.copies)).detach()) if beta else None
     for number in (0, 3):
         loss, result, _ = divided(algorithm, table, algorithm.step(source.rollout, update(number, 0, 8)), 2, reference)
         if beta:
@@ -297,23 +297,23 @@ def test_the_schedule_is_over_the_steps_of_the_training():
 
 def test_targets_are_a_softmax_of_positive_advantages():
     """Position 4 has two tokens and a negative advantage, position 7 one token from two siblings."""
-    at_U = torch.tensor([4, 4, 4, 7, 7, 9])
-    token_U = torch.tensor([1, 2, 3, 5, 5, 1])
-    advantage_U = torch.tensor([0.5, 1.0, -2.0, 0.5, 1.0, -1.0]).double()
-    weight_U, log_q_U = targets(at_U, token_U, advantage_U, 0.5)
+    at_A = torch.tensor([4, 4, 4, 7, 7, 9])
+    token_A = torch.tensor([1, 2, 3, 5, 5, 1])
+    advantage_A = torch.tensor([0.5, 1.0, -2.0, 0.5, 1.0, -1.0]).double()
+    weight_A, log_q_A = targets(at_A, token_A, advantage_A, 0.5)
     low, high = math.exp(1) / (math.exp(1) + math.exp(2)), math.exp(2) / (math.exp(1) + math.exp(2))
-    assert weight_U.tolist() == pytest.approx([low, high, 0.0, low, high, 0.0])
-    assert log_q_U.tolist() == pytest.approx([math.log(low), math.log(high), 0.0, 0.0, 0.0, 0.0], abs=1e-12)
-    weight_U, _ = targets(at_U, token_U, advantage_U, MIN_TEMPERATURE)
-    assert weight_U.tolist() == [0.0, 1.0, 0.0, 0.0, 1.0, 0.0], "at the end of the schedule, of the best sibling"
-    none = targets(at_U[:0], token_U[:0], advantage_U[:0], 1.0)
+    assert weight_A.tolist() == pytest.approx([low, high, 0.0, low, high, 0.0])
+    assert log_q_A.tolist() == pytest.approx([math.log(low), math.log(high), 0.0, 0.0, 0.0, 0.0], abs=1e-12)
+    weight_A, _ = targets(at_A, token_A, advantage_A, MIN_TEMPERATURE)
+    assert weight_A.tolist() == [0.0, 1.0, 0.0, 0.0, 1.0, 0.0], "at the end of the schedule, of the best sibling"
+    none = targets(at_A[:0], token_A[:0], advantage_A[:0], 1.0)
     assert [len(part) for part in none] == [0, 0]
 
 
 def test_a_single_token_is_learned_by_cross_entropy():
-    log_p_U = torch.log_softmax(torch.randn(5, generator=torch.Generator().manual_seed(1)).double(), 0)[[3, 3]]
-    weight_U, log_q_U = targets(torch.tensor([4, 4]), torch.tensor([3, 3]), torch.tensor([0.2, 0.9]).double(), 1.0)
-    assert float(weight_U @ (log_q_U - log_p_U)) == pytest.approx(-float(log_p_U[0]))
+    log_p_A = torch.log_softmax(torch.randn(5, generator=torch.Generator().manual_seed(1)).double(), 0)[[3, 3]]
+    weight_A, log_q_A = targets(torch.tensor([4, 4]), torch.tensor([3, 3]), torch.tensor([0.2, 0.9]).double(), 1.0)
+    assert float(weight_A @ (log_q_A - log_p_A)) == pytest.approx(-float(log_p_A[0]))
 
 
 def distillation(table, nodes, advantage, tau):
@@ -363,7 +363,7 @@ def test_the_term_is_the_mean_divergence_over_parents_and_positions(leaves, bran
     wanted = distillation(table, source.rollout.completions, source.rollout.advantage, tau)
     assert loss - without[0] == pytest.approx(strength * float(wanted.detach()), rel=1e-9)
     torch.testing.assert_close(gradient - without[1], strength * gradient_of(table, wanted), rtol=1e-9, atol=1e-12)
-    value, share = algorithm.observe(step, table.losses(algorithm.inputs(step.looks)).detach())["distillation"]
+    value, share = algorithm.observe(step, table.losses(algorithm.inputs(step.copies)).detach())["distillation"]
     assert value == pytest.approx(float(wanted.detach()), rel=1e-9) and share == pytest.approx(1.0)
     assert float(wanted.detach()) > 0.1 and strength > 0.1
     assert algorithm.needs_values(step) and not plain.needs_values(plain.step(source.rollout, update(3, 0, 8, steps=4)))
@@ -379,7 +379,7 @@ def test_the_division_into_forwards_does_not_change_the_gradient(iteration):
     source.step(0)
     step = algorithm.step(source.rollout, update(3, iteration, 8))
     policy = moved(table) if iteration else table
-    reference = lambda step: start.losses(algorithm.inputs(step.looks)).detach()  # noqa: E731
+    reference = lambda step: start.losses(algorithm.inputs(step.copies)).detach()  # noqa: E731
     check_divisions(algorithm, policy, step, reference)
 
 
@@ -408,7 +408,7 @@ def test_the_weights_of_a_mean_sum_to_the_share_of_nodes_with_a_token(aggregatio
     algorithm = method(aggregation=aggregation, distillation=1.0)
     source = trees(algorithm, Table())
     source.step(0)
-    weight = algorithm.step(source.rollout, update(0, 0, 8)).surrogate.weight_U.sum()
+    weight = algorithm.step(source.rollout, update(0, 0, 8)).surrogate.weight_A.sum()
     assert float(weight) == pytest.approx(1.0 if aggregation == "token" else 10 / 12), "two nodes have no token"
 
 

@@ -71,7 +71,7 @@ def test_a_training_resumed_inside_a_rollout_ends_with_the_same_bits(tmp_path):
 
 
 def test_the_division_into_forwards_does_not_change_the_training(tmp_path):
-    divisions = ({}, {"looks_per_forward": 3}, {"per_device_train_batch_size": 8, "gradient_accumulation_steps": 2})
+    divisions = ({}, {"micro_batch_size": 3}, {"per_device_train_batch_size": 8, "gradient_accumulation_steps": 2})
     logs = [trained(tmp_path / str(i), adam_epsilon=1e-3, **fields) for i, fields in enumerate(divisions)]
     weights = [load_file(tmp_path / str(i) / WEIGHTS) for i in range(3)]
     for log, other in zip(logs[1:], weights[1:], strict=True):

@@ -10,8 +10,8 @@ import torch
 from completions import completion, rollouts, scored_positions, values
 from table_policy import EOS, MASK, SPEC, Table, V, loss_of
 
-from dare_bench.diffusion.laws import Law
-from dare_bench.diffusion.looks import Looks
+from dare_bench.diffusion.masked_copies import MaskedCopies
+from dare_bench.diffusion.schedules import NoiseSchedule
 from dare_bench.errors import TrainingError
 from dare_bench.loading import load
 from dare_bench.trainers.rl import estimators
@@ -36,51 +36,51 @@ def many(count):
 
 def test_one_block_and_one_draw_is_an_elbo_that_is_not_divided_by_the_length():
     table, rows = Table(), many(4)
-    wanted = estimators.elbo(rows, MASK, 0, Law("counts", 1))
-    units = method(EBPO, num_mc=1).units(rows, 0, 0)
-    v_U, divided_U = values(units, table.losses).detach(), values(wanted, table.losses).detach()
-    torch.testing.assert_close(v_U, 4 * divided_U)
-    pair = values(method(ESPO, num_mc=1).units(many(2000), 0, 0), table.losses).detach()
-    many_U = values(method(EBPO, num_mc=2).units(many(2000), 0, 0), table.losses).detach() / 4
-    assert float(pair.mean()) == pytest.approx(float(many_U.mean()), abs=0.05), "both estimate the ELBO"
+    wanted = estimators.elbo(rows, MASK, 0, NoiseSchedule("counts", 1))
+    actions = method(EBPO, num_mc=1).actions(rows, 0, 0)
+    v_A, divided_A = values(actions, table.losses).detach(), values(wanted, table.losses).detach()
+    torch.testing.assert_close(v_A, 4 * divided_A)
+    pair = values(method(ESPO, num_mc=1).actions(many(2000), 0, 0), table.losses).detach()
+    many_A = values(method(EBPO, num_mc=2).actions(many(2000), 0, 0), table.losses).detach() / 4
+    assert float(pair.mean()) == pytest.approx(float(many_A.mean()), abs=0.05), "both estimate the ELBO"
 
 
 def test_every_block_of_every_draw_has_a_mask_and_levels_lie_on_one_grid():
     algorithm = method(EBPO, BLOCKS, num_mc=2)
-    units = algorithm.units(many(50), 0, 0)
+    actions = algorithm.actions(many(50), 0, 0)
     counts = {0: set(), 1: set()}
-    for look, places in enumerate(scored_positions(units)):
+    for copy, places in enumerate(scored_positions(actions)):
         blocks = [sum(at // 2 == block for at in places) for block in (1, 2)]
         assert min(blocks) >= 1
-        counts[look % 2].add(tuple(blocks))
-        coefficient_N = units.coefficient_N[units.looks.look_N == look]
+        counts[copy % 2].add(tuple(blocks))
+        coefficient_N = actions.coefficient_N[actions.copies.copy_N == copy]
         assert coefficient_N.tolist() == pytest.approx([1 / blocks[at // 2 - 1] for at in places]), "s / k / draws"
     # Four cells at distance 1/4: over both draws each block has one level below 1/2 and one above, or all are equal.
     assert counts[0] | counts[1] == {(1, 1), (1, 2), (2, 1), (2, 2)}
-    assert len(units.sample_U) == 50, "one ratio for a completion"
+    assert len(actions.sample_A) == 50, "one ratio for a completion"
 
 
 def test_the_clip_in_the_logarithm_is_the_clip_of_the_ratio_and_its_gradient():
-    lr_U = torch.linspace(-2, 2, 41, dtype=torch.float64).requires_grad_()
+    lr_A = torch.linspace(-2, 2, 41, dtype=torch.float64).requires_grad_()
     for advantage in (1.0, -1.0):
-        a_U = torch.full((41,), advantage, dtype=torch.float64)
+        a_A = torch.full((41,), advantage, dtype=torch.float64)
         low, high = math.log1p(-0.2), math.log1p(0.2)
-        logs = torch.minimum(lr_U, torch.tensor(high)) if advantage > 0 else torch.maximum(lr_U, torch.tensor(low))
-        ours, theirs = clipped(lr_U, a_U, 0.2, 0.2)[0], -a_U * logs.exp()
+        logs = torch.minimum(lr_A, torch.tensor(high)) if advantage > 0 else torch.maximum(lr_A, torch.tensor(low))
+        ours, theirs = clipped(lr_A, a_A, 0.2, 0.2)[0], -a_A * logs.exp()
         torch.testing.assert_close(ours, theirs)
-        (g1,), (g2,) = (torch.autograd.grad(loss.sum(), lr_U, retain_graph=True) for loss in (ours, theirs))
+        (g1,), (g2,) = (torch.autograd.grad(loss.sum(), lr_A, retain_graph=True) for loss in (ours, theirs))
         torch.testing.assert_close(g1, g2)
-    huge_U = torch.tensor([1e4, -1e4], dtype=torch.float64, requires_grad=True)
-    loss_U, _ = clipped(huge_U, -torch.ones(2, dtype=torch.float64), 0.2, 0.2)
-    loss_U.sum().backward()
-    assert torch.isfinite(loss_U).all() and torch.isfinite(huge_U.grad).all()
+    huge_A = torch.tensor([1e4, -1e4], dtype=torch.float64, requires_grad=True)
+    loss_A, _ = clipped(huge_A, -torch.ones(2, dtype=torch.float64), 0.2, 0.2)
+    loss_A.sum().backward()
+    assert torch.isfinite(loss_A).all() and torch.isfinite(huge_A.grad).all()
 
 
 # Blocks
 
 
 class Learner:
-    """The tiny SDAR in float64 as a policy: -log p of what looks score, on two copies of each row."""
+    """The tiny SDAR in float64 as a policy: -log p of what copies score, on two copies of each row."""
 
     def __init__(self):
         model = load("tiny-sdar-base", device="cpu").loaded
@@ -90,16 +90,19 @@ class Learner:
         return self.network(**given.arguments()).nll
 
 
-def exchanged(units, draws, block_length):
-    """The same units with block b of each look at a completion moved b looks on: other blocks share a forward."""
-    looks, batch = units.looks, units.looks.batch
+def exchanged(actions, draws, block_length):
+    """The same actions with block b of each masked copy of a completion moved b copies on: other blocks share a
+    forward."""
+    copies, batch = actions.copies, actions.copies.batch
     begin_R = torch.tensor([0, *batch.lengths[:-1]]).cumsum(0)
     first_T, draw_T = batch.row_T // draws * draws, batch.row_T % draws
     to_T = begin_R[first_T + (draw_T + batch.column_T // block_length) % draws] + batch.column_T
-    seen_T = torch.empty_like(looks.seen_T).index_copy_(0, to_T, looks.seen_T)
-    at_N, order_N = to_T[looks.at_N].sort()
-    moved = Looks(batch, seen_T, at_N, looks.target_N[order_N])
-    return replace(units, looks=moved, coefficient_N=units.coefficient_N[order_N], unit_N=units.unit_N[order_N])
+    seen_T = torch.empty_like(copies.seen_T).index_copy_(0, to_T, copies.seen_T)
+    at_N, order_N = to_T[copies.at_N].sort()
+    moved = MaskedCopies(batch, seen_T, at_N, copies.target_N[order_N])
+    return replace(
+        actions, copies=moved, coefficient_N=actions.coefficient_N[order_N], action_N=actions.action_N[order_N]
+    )
 
 
 def test_blocks_may_be_shown_in_any_of_a_completion_s_forwards():
@@ -109,16 +112,17 @@ def test_blocks_may_be_shown_in_any_of_a_completion_s_forwards():
     answers = (((20, 21, 22, 23, 24, 25, 26), 1.0), ((27,) * 7, 0.0), ((28, 20, 30, 21, 22, 29, 31), 0.2),
                ((20, 21, 22, 23, 24, 25), 0.9), ((30,) * 6, 0.1), ((28, 20, 30, 21, 22, 29), 0.4))  # fmt: skip
     step = rollouts(algorithm, learner, answers).step(0)
-    units = exchanged(step.surrogate.units, 3, learner.spec.block_length)
-    assert (units.looks.seen_T != step.looks.seen_T).any(), "other blocks share a forward"
+    actions = exchanged(step.surrogate.actions, 3, learner.spec.block_length)
+    assert (actions.copies.seen_T != step.copies.seen_T).any(), "other blocks share a forward"
     # As in a later step, with ratios inside and outside the clip range.
-    old_U = (
-        values(units, learner.losses, learner.spec).detach() + torch.linspace(-0.4, 0.4, len(units.sample_U)).double()
+    old_A = (
+        values(actions, learner.losses, learner.spec).detach()
+        + torch.linspace(-0.4, 0.4, len(actions.sample_A)).double()
     )
     results = []
-    for given in (step.surrogate.units, units):
-        surrogate = replace(step.surrogate, units=given, old_U=old_U)
-        loss, metrics = loss_of(algorithm, replace(step, looks=given.looks, surrogate=surrogate), learner.losses)
+    for given in (step.surrogate.actions, actions):
+        surrogate = replace(step.surrogate, actions=given, old_A=old_A)
+        loss, metrics = loss_of(algorithm, replace(step, copies=given.copies, surrogate=surrogate), learner.losses)
         learner.network.zero_grad()
         loss.backward()
         slopes = [parameter.grad.flatten() for parameter in learner.network.parameters() if parameter.grad is not None]

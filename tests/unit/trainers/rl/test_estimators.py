@@ -10,14 +10,14 @@ from completions import PROMPT, completion, scored_positions, seen, values
 from table_policy import MASK, SPEC, Table, V, elbo
 
 from dare_bench.diffusion.forward import inputs
-from dare_bench.diffusion.laws import Law
 from dare_bench.diffusion.plan import Plan
+from dare_bench.diffusion.schedules import NoiseSchedule
 from dare_bench.loading import load
 from dare_bench.seeds import sample_key
 from dare_bench.trainers.rl import estimators
 from dare_bench.trainers.rl.cj_grpo import CJGRPO
 from dare_bench.trainers.rl.estimators import coupled, fully_masked, trajectory
-from dare_bench.trainers.rl.surrogate import unit_weights
+from dare_bench.trainers.rl.surrogate import action_weights
 from dare_bench.types import Request
 
 ANSWER = (2, 4, 1, 3)
@@ -43,17 +43,17 @@ def many(count, answer=ANSWER, **fields):
 
 
 def test_without_context_the_value_of_a_completion_is_its_log_probability():
-    units = fully_masked(many(3), MASK, 0, prompt_probability=0.3)
-    v_U = values(units, without_context)
-    assert v_U.tolist() == LOG_P[list(ANSWER) * 3].tolist()
-    assert units.sample_U.tolist() == [0] * 4 + [1] * 4 + [2] * 4
+    actions = fully_masked(many(3), MASK, 0, prompt_probability=0.3)
+    v_A = values(actions, without_context)
+    assert v_A.tolist() == LOG_P[list(ANSWER) * 3].tolist()
+    assert actions.sample_A.tolist() == [0] * 4 + [1] * 4 + [2] * 4
 
 
 def test_prompt_tokens_are_hidden_at_their_rate_and_never_scored():
     prompt = tuple(i % 5 for i in range(40))
-    units = fully_masked(many(200, prompt=prompt, scored=3), MASK, 0, prompt_probability=0.15)
-    assert scored_positions(units) == [[40, 41, 42]] * 200, "through the end of what counts"
-    rows = torch.tensor(seen(units))
+    actions = fully_masked(many(200, prompt=prompt, scored=3), MASK, 0, prompt_probability=0.15)
+    assert scored_positions(actions) == [[40, 41, 42]] * 200, "through the end of what counts"
+    rows = torch.tensor(seen(actions))
     assert bool((rows[:, 40:] == MASK).all()), "also the tokens that are not scored"
     hidden = rows[:, :40] == MASK
     assert float(hidden.double().mean()) == pytest.approx(0.15, abs=0.015)  # 4 standard errors
@@ -82,10 +82,10 @@ def test_without_prompt_masks_nothing_changes_between_iterations():
 
 def test_the_pair_partitions_the_response_and_predicts_every_token_once():
     rows = many(40)
-    units = coupled(rows, MASK, 0, level_key=3)
-    places, looks = scored_positions(units), seen(units)
+    actions = coupled(rows, MASK, 0, level_key=3)
+    places, copies = scored_positions(actions), seen(actions)
     response = list(range(OFFSET, OFFSET + 4))
-    assert len(units.looks) == 120 and units.sample_R.tolist() == [*range(40)] * 3
+    assert len(actions.copies) == 120 and actions.sample_R.tolist() == [*range(40)] * 3
     kinds = set()
     for i in range(40):
         full, inside, outside = (places[i + 40 * part] for part in range(3))
@@ -93,17 +93,17 @@ def test_the_pair_partitions_the_response_and_predicts_every_token_once():
         kinds.add(len(inside))
         for part, hidden in enumerate((full, inside, outside)):
             row = [MASK if at in hidden else token for at, token in enumerate((*PROMPT, *ANSWER))]
-            assert looks[i + 40 * part] == row, "hidden is what is scored; the prompt is seen"
+            assert copies[i + 40 * part] == row, "hidden is what is scored; the prompt is seen"
     assert kinds >= {1, 2, 3}, "masks are drawn token by token"
 
 
 def test_the_value_of_a_token_is_equation_6():
     table, rows = Table(), many(6)
-    units = coupled(rows, MASK, 1, level_key=3)
-    places = scored_positions(units)
-    level = float(0.5 / units.coefficient_N[units.looks.look_N == 6 + 0][0]) if places[6] else None
+    actions = coupled(rows, MASK, 1, level_key=3)
+    places = scored_positions(actions)
+    level = float(0.5 / actions.coefficient_N[actions.copies.copy_N == 6 + 0][0]) if places[6] else None
     assert level is not None and 0.2 < level < 0.8
-    v_U = values(units, table.losses).detach().view(6, 4)
+    v_A = values(actions, table.losses).detach().view(6, 4)
     for i in range(6):
         canvases = [[MASK if at in places[i + 6 * part] else token for at, token in enumerate((*PROMPT, *ANSWER))]
                     for part in range(3)]  # fmt: skip
@@ -111,15 +111,15 @@ def test_the_value_of_a_token_is_equation_6():
         for n, token in enumerate(ANSWER):
             at = OFFSET + n
             pair = inside[at, token] / level if at in places[i + 6] else outside[at, token] / (1 - level)
-            assert float(v_U[i, n]) == pytest.approx(0.5 * float(full[at, token] + pair), rel=1e-9)
+            assert float(v_A[i, n]) == pytest.approx(0.5 * float(full[at, token] + pair), rel=1e-9)
 
 
 def test_without_context_the_expectation_is_one_and_a_half_log_p():
     """It is not a log-probability; the normalized variant is, in this case."""
     rows = many(6000)
     for normalized, wanted in ((False, 1.5), (True, 1.0)):
-        units = coupled(rows, MASK, 0, level_key=11, normalized=normalized)
-        v_US = values(units, without_context).view(6000, 4)
+        actions = coupled(rows, MASK, 0, level_key=11, normalized=normalized)
+        v_US = values(actions, without_context).view(6000, 4)
         ratio_US = v_US / LOG_P[list(ANSWER)]
         error = float(ratio_US.mean(1).std()) / 6000**0.5
         assert float(ratio_US.mean()) == pytest.approx(wanted, abs=4 * error)
@@ -127,17 +127,17 @@ def test_without_context_the_expectation_is_one_and_a_half_log_p():
 
 
 def test_at_level_one_half_mask_and_complement_have_the_same_weight():
-    units = coupled(many(20), MASK, 0, level_key=0, band=(0.5, 0.5))
-    full_N = units.looks.look_N < 20
-    assert units.coefficient_N[full_N].tolist() == [0.5] * 80
-    assert units.coefficient_N[~full_N].tolist() == [1.0] * 80
+    actions = coupled(many(20), MASK, 0, level_key=0, band=(0.5, 0.5))
+    full_N = actions.copies.copy_N < 20
+    assert actions.coefficient_N[full_N].tolist() == [0.5] * 80
+    assert actions.coefficient_N[~full_N].tolist() == [1.0] * 80
 
 
 def test_the_level_is_one_for_a_step_and_masks_are_fresh():
     def level(iteration, key=4):
-        units = coupled(many(30), MASK, iteration, level_key=key)
-        inside_N = (units.looks.look_N >= 30) & (units.looks.look_N < 60)
-        (coefficient,) = set(units.coefficient_N[inside_N].tolist())
+        actions = coupled(many(30), MASK, iteration, level_key=key)
+        inside_N = (actions.copies.copy_N >= 30) & (actions.copies.copy_N < 60)
+        (coefficient,) = set(actions.coefficient_N[inside_N].tolist())
         return 0.5 / coefficient
 
     levels = [level(i) for i in range(20)] + [level(0, key) for key in range(10, 30)]
@@ -152,22 +152,22 @@ def test_the_level_is_one_for_a_step_and_masks_are_fresh():
 # CJ-GRPO: the sampler's own canvases
 
 
-def test_looks_are_the_canvases_before_each_forward_and_their_tokens_partition_the_response():
-    units = trajectory([completion(ANSWER, (5, 0, 5, 2))], MASK)
-    assert scored_positions(units) == [[3], [5], [2, 4]]
-    assert seen(units) == [
+def test_copies_are_the_canvases_before_each_forward_and_their_tokens_partition_the_response():
+    actions = trajectory([completion(ANSWER, (5, 0, 5, 2))], MASK)
+    assert scored_positions(actions) == [[3], [5], [2, 4]]
+    assert seen(actions) == [
         [*PROMPT, MASK, MASK, MASK, MASK],
         [*PROMPT, MASK, 4, MASK, MASK],
         [*PROMPT, MASK, 4, MASK, 3],
     ]
-    assert units.transition_U.tolist() == [0, 1, 2, 2]
-    assert units.sample_U.tolist() == [0] * 4
+    assert actions.transition_A.tolist() == [0, 1, 2, 2]
+    assert actions.sample_A.tolist() == [0] * 4
 
 
 def test_what_was_written_after_the_end_is_seen_but_not_scored():
-    units = trajectory([completion(ANSWER, (2, 1, 3, 0), scored=2)], MASK)
-    assert scored_positions(units) == [[3], [2]]
-    assert seen(units) == [[*PROMPT, MASK, MASK, MASK, 3], [*PROMPT, MASK, 4, MASK, 3]]
+    actions = trajectory([completion(ANSWER, (2, 1, 3, 0), scored=2)], MASK)
+    assert scored_positions(actions) == [[3], [2]]
+    assert seen(actions) == [[*PROMPT, MASK, MASK, MASK, 3], [*PROMPT, MASK, 4, MASK, 3]]
 
 
 def test_one_forward_for_all_tokens_is_d1_without_prompt_masks():
@@ -181,8 +181,8 @@ def test_one_token_a_forward_is_the_exact_log_probability_of_an_order(order):
     """Chain rule: for a fixed order, the probabilities of all answers sum to 1."""
     table = Table()
     answers = [completion(answer, order) for answer in product(range(V), repeat=3)]
-    units = trajectory(answers, MASK)
-    total_S = torch.zeros(len(answers)).double().index_add(0, units.sample_U, values(units, table.losses).detach())
+    actions = trajectory(answers, MASK)
+    total_S = torch.zeros(len(answers)).double().index_add(0, actions.sample_A, values(actions, table.losses).detach())
     assert float(total_S.exp().sum()) == pytest.approx(1.0, rel=1e-12)
     canvas, by_hand = [*PROMPT, *[MASK] * 3], 0.0
     for n in sorted(range(3), key=lambda i: order[i]):
@@ -204,20 +204,20 @@ def test_two_tokens_a_forward_are_another_value_than_one():
 
 def test_blocks_of_two_three_and_one_forwards_weigh_their_six_transitions_equally():
     row = completion(range(1, 10), (0, 0, 1, 2, 3, 4, 5, 5, 5), prompt=(0, 0, 0))
-    units = trajectory([row], SPEC.mask_id, block_length=3)
-    assert scored_positions(units) == [[3, 4, 6, 9, 10, 11], [5, 7], [8]], "as many looks as the slowest block has"
-    weight_U = unit_weights("transition", units.sample_U, units.transition_U, 1, 9, 9)
-    by_transition = torch.zeros(6).double().index_add(0, units.transition_U, weight_U)
+    actions = trajectory([row], SPEC.mask_id, block_length=3)
+    assert scored_positions(actions) == [[3, 4, 6, 9, 10, 11], [5, 7], [8]], "as many copies as the slowest block has"
+    weight_A = action_weights("transition", actions.sample_A, actions.transition_A, 1, 9, 9)
+    by_transition = torch.zeros(6).double().index_add(0, actions.transition_A, weight_A)
     assert by_transition.tolist() == pytest.approx([1 / 6] * 6)
-    assert torch.bincount(units.transition_U).sort().values.tolist() == [1, 1, 1, 1, 2, 3]
-    merged_U = unit_weights("transition", units.sample_U, units.looks.look_N, 1, 9, 9)
-    assert not torch.allclose(weight_U, merged_U), "forward j of all blocks is not one transition"
+    assert torch.bincount(actions.transition_A).sort().values.tolist() == [1, 1, 1, 1, 2, 3]
+    merged_A = action_weights("transition", actions.sample_A, actions.copies.copy_N, 1, 9, 9)
+    assert not torch.allclose(weight_A, merged_A), "forward j of all blocks is not one transition"
 
 
 def test_a_first_block_that_holds_prompt_tokens_is_a_block():
-    units = trajectory([completion(ANSWER, (0, 1, 2, 3), prompt=(0, 0, 0))], MASK, block_length=4)
-    assert scored_positions(units) == [[3, 4], [5], [6]], "position 3 is the last of the first block"
-    assert len(units.transition_U.unique()) == 4
+    actions = trajectory([completion(ANSWER, (0, 1, 2, 3), prompt=(0, 0, 0))], MASK, block_length=4)
+    assert scored_positions(actions) == [[3, 4], [5], [6]], "position 3 is the last of the first block"
+    assert len(actions.transition_A.unique()) == 4
 
 
 # CJ-GRPO on real rollouts of a block-causal network
@@ -241,13 +241,13 @@ def sdar():
 
 def replayed(model, rows, block_length):
     """log p of every written token by block-parallel replay: by (completion, index)."""
-    units = trajectory(rows, model.spec.mask_id, block_length)
-    given = inputs(units.looks, model.spec)
+    actions = trajectory(rows, model.spec.mask_id, block_length)
+    given = inputs(actions.copies, model.spec)
     with torch.no_grad():
-        v_U = units.values(model.network(**given.arguments()).nll)
-    columns_U = units.looks.batch.column_T[units.looks.at_N]
-    places = [(s, c - len(rows[s].prompt)) for s, c in zip(units.sample_U.tolist(), columns_U.tolist(), strict=True)]
-    return dict(zip(places, v_U.tolist(), strict=True))
+        v_A = actions.logprobs(model.network(**given.arguments()).nll)
+    columns_A = actions.copies.batch.column_T[actions.copies.at_N]
+    places = [(s, c - len(rows[s].prompt)) for s, c in zip(actions.sample_A.tolist(), columns_A.tolist(), strict=True)]
+    return dict(zip(places, v_A.tolist(), strict=True))
 
 
 def step_by_step(model, row):
@@ -271,9 +271,9 @@ def step_by_step(model, row):
 def test_block_parallel_replay_is_sequential_replay_and_what_the_sampler_recorded(sdar):
     model, rows, answers = sdar
     parallel = replayed(model, rows, model.spec.block_length)
-    units = trajectory(rows, model.spec.mask_id, model.spec.block_length)
+    actions = trajectory(rows, model.spec.mask_id, model.spec.block_length)
     forwards = sum(len(set(row.set_at)) for row in rows)
-    assert len(units.looks) < forwards, "several blocks in one look"
+    assert len(actions.copies) < forwards, "several blocks in one copy"
     for s, (row, answer) in enumerate(zip(rows, answers, strict=True)):
         sequential = step_by_step(model, row)
         assert sequential.keys() == {i for r, i in parallel if r == s} == set(range(len(row.tokens)))
@@ -312,30 +312,30 @@ def test_the_whole_terminal_block_is_replayed(sdar):
 
 
 def espo(rows, draws=2, iteration=0):
-    return estimators.elbo(rows, MASK, iteration, Law("coupled", draws))
+    return estimators.elbo(rows, MASK, iteration, NoiseSchedule("coupled", draws))
 
 
 @pytest.mark.parametrize("answer", [(2,), (2, 4), ANSWER])
 def test_the_expectation_is_the_exact_elbo_over_the_length(answer):
     table = Table()
-    v_U = values(espo(many(4000, answer)), table.losses).detach()
+    v_A = values(espo(many(4000, answer)), table.losses).detach()
     exact = float(elbo(table, PROMPT, answer).detach()) / len(answer)
-    error = float(v_U.std()) / 4000**0.5
-    assert float(v_U.mean()) == pytest.approx(exact, abs=4 * error + 1e-9)
+    error = float(v_A.std()) / 4000**0.5
+    assert float(v_A.mean()) == pytest.approx(exact, abs=4 * error + 1e-9)
     assert error < 0.01 * abs(exact)
 
 
 def test_one_token_is_exact_in_every_draw():
     table = Table()
-    v_U = values(espo(many(30, (2,))), table.losses).detach()
-    assert v_U.tolist() == pytest.approx([float(elbo(table, PROMPT, (2,)).detach())] * 30, rel=1e-12)
+    v_A = values(espo(many(30, (2,))), table.losses).detach()
+    assert v_A.tolist() == pytest.approx([float(elbo(table, PROMPT, (2,)).detach())] * 30, rel=1e-12)
 
 
 def test_mask_and_complement_together_vary_less_than_either():
     table = Table()
-    units = espo(many(4000))
-    nll_N = table.losses(inputs(units.looks, SPEC)).detach()
-    half_R = torch.zeros(8000).double().index_add(0, units.looks.look_N, -nll_N * units.coefficient_N)
+    actions = espo(many(4000))
+    nll_N = table.losses(inputs(actions.copies, SPEC)).detach()
+    half_R = torch.zeros(8000).double().index_add(0, actions.copies.copy_N, -nll_N * actions.coefficient_N)
     single, pair = 2 * half_R.view(4000, 2), half_R.view(4000, 2).sum(1)
     assert float(pair.var()) < 0.5 * float(single.var(0).mean()), "also at equal cost: two independent masks"
     assert float(torch.corrcoef(single.T)[0, 1]) < -0.2
@@ -344,13 +344,13 @@ def test_mask_and_complement_together_vary_less_than_either():
 
 
 def test_nothing_masked_and_everything_masked_have_finite_weights():
-    units = espo(many(200))
-    counts = torch.bincount(units.looks.look_N, minlength=400).view(200, 2)
+    actions = espo(many(200))
+    counts = torch.bincount(actions.copies.copy_N, minlength=400).view(200, 2)
     assert bool((counts.sum(1) == 4).all()), "a pair masks every token once"
     edges = ((counts == 0) | (counts == 4)).all(1)
     assert int(edges.sum()) > 40, "two of five counts"
-    assert bool(units.coefficient_N.isfinite().all())
-    assert len(units.looks) == 400, "a look without a mask is one"
+    assert bool(actions.coefficient_N.isfinite().all())
+    assert len(actions.copies) == 400, "a copy without a mask is one"
     table = Table()
     only = [row for row, edge in zip(many(200), edges.tolist(), strict=True) if edge]
     wanted = values(fully_masked(only[:1], MASK, 0), table.losses).sum() * 5 / 4 / 2 / 4
@@ -364,10 +364,10 @@ def test_draws_are_a_function_of_key_and_iteration():
     assert any(first[i : i + 2] != first[i + 2 : i + 4] for i in range(0, 80, 4)), "the pairs of a completion differ"
 
 
-# No unit
+# No action
 
 
-def test_a_completion_that_no_forward_wrote_has_no_unit():
-    units = trajectory([completion(ANSWER, (-1,) * 4)], MASK)
-    assert values(units, Table().losses).tolist() == []
-    assert len(units.looks) == 1
+def test_a_completion_that_no_forward_wrote_has_no_action():
+    actions = trajectory([completion(ANSWER, (-1,) * 4)], MASK)
+    assert values(actions, Table().losses).tolist() == []
+    assert len(actions.copies) == 1

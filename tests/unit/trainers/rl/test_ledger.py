@@ -47,22 +47,22 @@ def card():
 )
 def test_an_exact_sampler_and_the_learner_agree(card, model, fields, temperature):
     result = card.measured(card.Case(model, fields, temperature), 1)
-    assert len(result.gap_U) >= 20
-    assert float(result.gap_U.max()) < 1e-4
+    assert len(result.gap_A) >= 20
+    assert float(result.gap_A.max()) < 1e-4
 
 
 def test_the_prefix_cache_has_a_gap(card):
     case = card.Case("tiny-llada-base", {"block_length": 5, "cache": "prefix"})
     result = card.measured(case, 1)
-    assert bool(torch.isfinite(result.gap_U).all())
-    assert 1e-3 < float(result.gap_U.max()) < 10
+    assert bool(torch.isfinite(result.gap_A).all())
+    assert 1e-3 < float(result.gap_A.max()) < 10
     assert card.cells(case, result)[-1] == "approximate"
 
 
 def test_a_cut_distribution_is_shown_as_a_difference_by_design(card):
     case = card.Case("tiny-sdar-base", {"cache": "exact", "top_k": 2}, cut=True)
     result = card.measured(case, 1)
-    assert float(result.gap_U.max()) > 1e-3
+    assert float(result.gap_A.max()) > 1e-3
     assert card.cells(case, result)[-1] == "by design"
 
 
@@ -95,11 +95,11 @@ def answer(logprobs):
 def test_logprobs_of_events_stand_at_their_positions():
     record = method().completion((1,), answer([-0.1, -0.2, -0.3]), 0, "")
     assert record.logprobs == (-0.1, -0.2, -0.3)
-    units = trajectory([completion((4, 4)), record], 6)
+    actions = trajectory([completion((4, 4)), record], 6)
     both = [completion((4, 4)), record]
-    assert sampler_logprobs(units, both, units.sample_U) is None  # of one, they were not recorded
-    units = trajectory([record], 6)
-    assert sampler_logprobs(units, [record], units.sample_U).tolist() == [-0.1, -0.2, -0.3]
+    assert sampler_logprobs(actions, both, actions.sample_A) is None  # of one, they were not recorded
+    actions = trajectory([record], 6)
+    assert sampler_logprobs(actions, [record], actions.sample_A).tolist() == [-0.1, -0.2, -0.3]
     assert method().completion((1,), answer([-0.1, None, -0.3]), 0, "").logprobs == ()
 
 
@@ -115,7 +115,7 @@ def test_the_gap_is_observed_in_the_first_step_on_a_rollout_alone():
     record = Completion((0, 3), (2, 4), 2, 0, (0, 1), "", (-0.5, -0.7))
     rollout = first_rollout([record], [1.0], 2, old=[[[-0.5, -0.7]]])
     step = algorithm.step(rollout, update(0, 0, 1))
-    nll_N = table.losses(algorithm.inputs(step.looks)).detach()
+    nll_N = table.losses(algorithm.inputs(step.copies)).detach()
     metrics = algorithm.observe(step, nll_N)
     expected = (-nll_N - torch.tensor([-0.5, -0.7])).abs()
     assert metrics["sampler_gap"] == (pytest.approx(float(expected.sum())), 2.0)
@@ -126,9 +126,9 @@ def test_the_gap_is_observed_in_the_first_step_on_a_rollout_alone():
 
 
 def test_draws_are_scored_at_the_temperature_of_the_rollout():
-    units = trajectory([completion((1, 2))], 6)
-    assert method(temperature=0.7).inputs(units.looks).temperature == 0.7
-    assert method(D1, temperature=0.7).inputs(units.looks).temperature == 1.0
+    actions = trajectory([completion((1, 2))], 6)
+    assert method(temperature=0.7).inputs(actions.copies).temperature == 0.7
+    assert method(D1, temperature=0.7).inputs(actions.copies).temperature == 1.0
 
 
 # Importance weights
@@ -149,7 +149,7 @@ def gradients(cap):
         record = Completion((0, 3), (token,), 1, 0, (0,), "", (float(log_mu_V[token]),))
         rollout = first_rollout([record], [float(reward_V[token]) - baseline], 1)
         step = algorithm.step(rollout, update(0, 0, 1))
-        loss, _ = algorithm.loss(step, policy.losses(algorithm.inputs(step.looks)), None)
+        loss, _ = algorithm.loss(step, policy.losses(algorithm.inputs(step.copies)), None)
         expected = expected + log_mu_V[token].exp() * loss
     ratio_V = (log_pi_V.detach() - log_mu_V).exp().clamp(max=cap or torch.inf) if cap else torch.ones(V)
     by_hand = -(log_mu_V.exp() * ratio_V * (reward_V - baseline) * log_pi_V).sum()
@@ -177,8 +177,8 @@ def test_a_cap_truncates_and_no_weights_leave_the_bias():
 
 
 def test_weights_are_capped_and_counted():
-    weight_U, capped = importance(torch.tensor([-1.0, -1.0, 500.0]), torch.tensor([-1.0, -3.0, 0.0]), 2.0)
-    assert weight_U.tolist() == [1.0, 2.0, 2.0] and capped == (2.0, 3.0)
+    weight_A, capped = importance(torch.tensor([-1.0, -1.0, 500.0]), torch.tensor([-1.0, -3.0, 0.0]), 2.0)
+    assert weight_A.tolist() == [1.0, 2.0, 2.0] and capped == (2.0, 3.0)
 
 
 @pytest.mark.parametrize("kind", [D1, CoupledGRPO, ESPO])

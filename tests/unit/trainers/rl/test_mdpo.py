@@ -104,7 +104,7 @@ def canvas_before(answer, step):
 
 
 @pytest.mark.parametrize("count", [1, 3, 5, 9])
-def test_looks_are_the_canvases_before_the_chosen_forwards_with_what_they_predicted(count):
+def test_copies_are_the_canvases_before_the_chosen_forwards_with_what_they_predicted(count):
     """Against the record of the sampler, forward by forward; the masks are all scored, written or not."""
     algorithm = method(sample_train_steps=count)
     source = rollouts(algorithm, Table())
@@ -122,17 +122,17 @@ def test_looks_are_the_canvases_before_the_chosen_forwards_with_what_they_predic
             targets = [answer.predictions[t][i] for i in masked]
             worth = float(advantage_BT[number, t]) * LENGTH / len(masked)
             wanted.append((number, canvas, masked, targets, worth, 1 / (6 * min(count, 5) * len(masked))))
-    units, looks, surrogate = step.surrogate.units, step.looks, step.surrogate
-    rows = looks.seen_T.split(list(looks.batch.lengths))
+    actions, copies, surrogate = step.surrogate.actions, step.copies, step.surrogate
+    rows = copies.seen_T.split(list(copies.batch.lengths))
     assert len(rows) == len(wanted) == 6 * min(count, 5)
     for r, (number, canvas, masked, targets, worth, weight) in enumerate(wanted):
         prompt = len(rows[r]) - LENGTH
-        of_look = looks.look_N == r
-        assert int(units.sample_R[r]) == number and rows[r][prompt:].tolist() == canvas
-        assert (looks.batch.column_T[looks.at_N[of_look]] - prompt).tolist() == masked
-        assert looks.target_N[of_look].tolist() == targets
-        assert surrogate.advantage_U[of_look].tolist() == pytest.approx([worth] * len(masked))
-        assert surrogate.weight_U[of_look].tolist() == pytest.approx([weight] * len(masked))
+        of_copy = copies.copy_N == r
+        assert int(actions.sample_R[r]) == number and rows[r][prompt:].tolist() == canvas
+        assert (copies.batch.column_T[copies.at_N[of_copy]] - prompt).tolist() == masked
+        assert copies.target_N[of_copy].tolist() == targets
+        assert surrogate.advantage_A[of_copy].tolist() == pytest.approx([worth] * len(masked))
+        assert surrogate.weight_A[of_copy].tolist() == pytest.approx([weight] * len(masked))
 
 
 def test_the_weights_of_a_forward_sum_to_length_over_masks():
@@ -142,18 +142,18 @@ def test_the_weights_of_a_forward_sum_to_length_over_masks():
         Prediction((1, 2, 3, 4), (1,), 4, 1.0)))  # fmt: skip
     rollout = first_rollout([completion], [1.0], 7)
     surrogate = method().step(rollout, update(0, 0, 1)).surrogate
-    products_U = surrogate.weight_U * surrogate.advantage_U * 3  # the mean over three forwards
-    sums = [float(products_U[surrogate.units.transition_U == t].sum()) for t in range(3)]
+    products_A = surrogate.weight_A * surrogate.advantage_A * 3  # the mean over three forwards
+    sums = [float(products_A[surrogate.actions.transition_A == t].sum()) for t in range(3)]
     assert sums == pytest.approx([1.0, 2.0, 4.0])
-    assert float(surrogate.weight_U.sum()) == pytest.approx(1.0)
+    assert float(surrogate.weight_A.sum()) == pytest.approx(1.0)
 
 
 def test_tokens_behind_the_eos_of_a_prediction_may_be_left_out():
     forward = Prediction((1, EOS, 3, 4), (0, 2), 2, 1.0)
     completion = Completion((0,), (1, 2, 3, 4), 4, 0, (0,) * 4, predictions=(forward,))
     assert completion.scored_tokens == 1
-    units = predicted([completion], MASK)
-    assert units.looks.target_N.tolist() == [1] and units.looks.seen_T.tolist() == [0, MASK, EOS, MASK, 4]
+    actions = predicted([completion], MASK)
+    assert actions.copies.target_N.tolist() == [1] and actions.copies.seen_T.tolist() == [0, MASK, EOS, MASK, 4]
     assert method(score_after_eos=False).scored([1, EOS, 3]) == 2 and method().scored([1, EOS, 3]) == 3
 
 
@@ -170,9 +170,9 @@ def test_at_ratio_one_the_gradient_is_reinforce_on_the_estimate(kind, spec):
     wanted, total = torch.zeros_like(result), 0.0
     for record in source.rollout.completions:
         for forward in record.predictions:
-            units = predicted([replace(record, predictions=(forward,))], MASK)
+            actions = predicted([replace(record, predictions=(forward,))], MASK)
             worth = forward.advantage * LENGTH / len(forward.masked) / (6 * len(record.predictions))
-            wanted -= worth * gradient_of(table, values(units, table.losses, spec).mean())
+            wanted -= worth * gradient_of(table, values(actions, table.losses, spec).mean())
             total += worth
     torch.testing.assert_close(result, wanted, rtol=1e-9, atol=1e-12)
     assert float(wanted.norm()) > 1e-3 and loss == pytest.approx(-total) and metrics["clip_fraction"][0] == 0
@@ -199,11 +199,11 @@ def test_with_one_forward_the_expected_gradient_is_that_of_the_reward():
     ]
     rollout = first_rollout(records, [0.0] * len(records), 0)
     step = algorithm.step(rollout, update(0, 0, len(records)))
-    units, surrogate = step.surrogate.units, step.surrogate
+    actions, surrogate = step.surrogate.actions, step.surrogate
     # The policy draws no masks: its log-probability is normalized over the other tokens.
     none_L = log_LV()[:, : V - 1].logsumexp(-1)
-    values_U = values(units, table.losses) - none_L[torch.arange(2).repeat(len(records))]
-    loss = -(values_U * surrogate.weight_U * surrogate.advantage_U).sum() * len(records)
+    values_A = values(actions, table.losses) - none_L[torch.arange(2).repeat(len(records))]
+    loss = -(values_A * surrogate.weight_A * surrogate.advantage_A).sum() * len(records)
     torch.testing.assert_close(-gradient_of(table, loss), exact, rtol=1e-8, atol=1e-10)  # 2 (score) x 1/2 (mean)
     assert float(exact.norm()) > 1e-3
 
@@ -212,7 +212,7 @@ def test_with_one_forward_the_expected_gradient_is_that_of_the_reward():
 def test_equal_rewards_have_no_gradient(beta):
     table, algorithm = Table(), method(beta=beta)
     step = rollouts(algorithm, table, lambda text: 0.3).step(0)
-    start = table.losses(algorithm.inputs(step.looks)).detach()
+    start = table.losses(algorithm.inputs(step.copies)).detach()
     loss, result, _ = divided(algorithm, table, step, 2, (lambda step: start) if beta else None)
     assert abs(loss) < 1e-25 and float(result.abs().max()) < 1e-12
     assert len(step.items) == (6 if beta else 1), "without a penalty, one completion stands for all"
@@ -245,10 +245,10 @@ def test_old_values_are_those_of_the_sampling_policy():
     policy = moved(table, 0.5)
     for iteration in (1, 2):
         step = source.step(iteration)
-        before, now = (values(step.surrogate.units, model.losses).detach() for model in (table, policy))
-        torch.testing.assert_close(step.surrogate.old_U, before, rtol=1e-5, atol=1e-5)
-        ratio_U, a_U = (now - before).exp(), step.surrogate.advantage_U
-        by_hand = -torch.minimum(a_U * ratio_U, a_U * ratio_U.clamp(0.8, 1.2)) @ step.surrogate.weight_U
+        before, now = (values(step.surrogate.actions, model.losses).detach() for model in (table, policy))
+        torch.testing.assert_close(step.surrogate.old_A, before, rtol=1e-5, atol=1e-5)
+        ratio_A, a_A = (now - before).exp(), step.surrogate.advantage_A
+        by_hand = -torch.minimum(a_A * ratio_A, a_A * ratio_A.clamp(0.8, 1.2)) @ step.surrogate.weight_A
         loss, metrics = loss_of(algorithm, step, policy.losses)
         assert float(loss.detach()) == pytest.approx(float(by_hand), rel=1e-4, abs=1e-5)
         assert metrics["clip_fraction"][0] > 0
@@ -262,9 +262,9 @@ def test_confidences_multiply_the_loss_of_each_token(iteration):
     source.step(0)
     step, policy = source.step(iteration), moved(table) if iteration else table
     assert algorithm.needs_values(step) and (iteration or not method().needs_values(step))
-    before, now = (values(step.surrogate.units, model.losses).detach() for model in (table, policy))
-    ratio_U, a_U = (now - before).exp(), step.surrogate.advantage_U
-    by_hand = -torch.minimum(a_U * ratio_U, a_U * ratio_U.clamp(0.8, 1.2)) @ (step.surrogate.weight_U * before.exp())
+    before, now = (values(step.surrogate.actions, model.losses).detach() for model in (table, policy))
+    ratio_A, a_A = (now - before).exp(), step.surrogate.advantage_A
+    by_hand = -torch.minimum(a_A * ratio_A, a_A * ratio_A.clamp(0.8, 1.2)) @ (step.surrogate.weight_A * before.exp())
     loss, _ = loss_of(algorithm, step, policy.losses)
     assert float(loss.detach()) == pytest.approx(float(by_hand), rel=1e-4, abs=1e-6)
     plain, _ = loss_of(method(), step, policy.losses)
@@ -274,12 +274,12 @@ def test_confidences_multiply_the_loss_of_each_token(iteration):
 def test_the_penalty_is_k2_and_does_not_depend_on_the_number_of_masks():
     table, start, algorithm = Table(), moved(Table()), method(beta=0.5)
     step = rollouts(algorithm, table, lambda text: 0.3).step(0)
-    reference = start.losses(algorithm.inputs(step.looks)).detach()
+    reference = start.losses(algorithm.inputs(step.copies)).detach()
     loss, _, metrics = divided(algorithm, table, step, 1, lambda step: reference)
-    units = step.surrogate.units
-    lr_U = (values(units, table.losses) - values(units, start.losses)).detach()
+    actions = step.surrogate.actions
+    lr_A = (values(actions, table.losses) - values(actions, start.losses)).detach()
     means = [
-        (lr_U[(units.transition_U == r)] ** 2 / 2).mean() for r in range(len(step.looks))
+        (lr_A[(actions.transition_A == r)] ** 2 / 2).mean() for r in range(len(step.copies))
     ]  # of a forward; then forwards and completions
     wanted = float(torch.stack(means).mean())
     assert loss == pytest.approx(0.5 * wanted, rel=1e-6) and wanted > 1e-6
@@ -289,7 +289,7 @@ def test_the_penalty_is_k2_and_does_not_depend_on_the_number_of_masks():
 def test_the_learner_divides_logits_by_the_temperature():
     algorithm = method(temperature=0.4)
     step = rollouts(algorithm, Table()).step(0)
-    assert algorithm.inputs(step.looks).temperature == 0.4
+    assert algorithm.inputs(step.copies).temperature == 0.4
 
 
 # Division
@@ -303,7 +303,7 @@ def test_the_division_into_forwards_does_not_change_the_gradient(iteration, opti
     source = rollouts(algorithm, table)
     source.step(0)
     step, policy = source.step(iteration), moved(table) if iteration else table
-    fixed = start.losses(algorithm.inputs(step.looks)).detach()
+    fixed = start.losses(algorithm.inputs(step.copies)).detach()
     reference = (lambda step: fixed) if options.get("beta") else None
     check_divisions(algorithm, policy, step, reference)
 
@@ -325,7 +325,7 @@ def test_the_division_among_processes_does_not_change_the_gradient(aggregation):
 @pytest.mark.parametrize("aggregation", ["sequence", "token", "transition"])
 def test_the_weights_of_a_mean_sum_to_one(aggregation):
     step = rollouts(method(aggregation=aggregation, beta=0.1), Table()).step(0)
-    assert float(step.surrogate.weight_U.sum()) == pytest.approx(1.0)
+    assert float(step.surrogate.weight_A.sum()) == pytest.approx(1.0)
 
 
 def test_a_group_may_span_processes():
@@ -370,9 +370,9 @@ def test_a_saved_rollout_is_read_again(tmp_path):
     assert other.rollout == replace(source.rollout, metrics={})
     assert all(len(c.predictions) == 3 for c in other.rollout.completions)
     one, two = source.step(1), other.step(1)
-    assert other.policy.asked == 0 and torch.equal(one.looks.seen_T, two.looks.seen_T)
-    assert torch.equal(one.surrogate.advantage_U, two.surrogate.advantage_U)
-    assert torch.equal(one.surrogate.old_U, two.surrogate.old_U)
+    assert other.policy.asked == 0 and torch.equal(one.copies.seen_T, two.copies.seen_T)
+    assert torch.equal(one.surrogate.advantage_A, two.surrogate.advantage_A)
+    assert torch.equal(one.surrogate.old_A, two.surrogate.old_A)
 
 
 # Refusals

@@ -47,7 +47,7 @@ def method(kind, spec=SPEC, **options):
 
 
 def reference_of(algorithm, table):
-    return lambda step: table.losses(algorithm.inputs(step.looks)).detach()
+    return lambda step: table.losses(algorithm.inputs(step.copies)).detach()
 
 
 # The first step on a rollout
@@ -55,7 +55,7 @@ def reference_of(algorithm, table):
 
 @pytest.mark.parametrize("kind", ALGORITHMS)
 def test_at_ratio_one_the_gradient_is_reinforce_on_the_estimate(kind):
-    """- sum over completions of A times the gradient of the mean of the units' values, over the completions."""
+    """- sum over completions of A times the gradient of the mean of the actions' values, over the completions."""
     table, algorithm = Table(), method(kind)
     source = rollouts(algorithm, table, ANSWERS)
     step = source.step(0)
@@ -63,8 +63,8 @@ def test_at_ratio_one_the_gradient_is_reinforce_on_the_estimate(kind):
     advantage_S = advantages(torch.tensor([r for _, r in ANSWERS], dtype=torch.float64), 3, algorithm.options.advantage)
     wanted = torch.zeros_like(result)
     for s, record in enumerate(source.rollout.completions):
-        units = algorithm.units([record], 0, shared_key_of(0, 0))
-        wanted -= float(advantage_S[s]) / 6 * gradient_of(table, values(units, table.losses).mean())
+        actions = algorithm.actions([record], 0, shared_key_of(0, 0))
+        wanted -= float(advantage_S[s]) / 6 * gradient_of(table, values(actions, table.losses).mean())
     torch.testing.assert_close(result, wanted, rtol=1e-9, atol=1e-12)
     assert float(wanted.norm()) > 1e-3
     assert loss == pytest.approx(-float(advantage_S.mean()), abs=1e-12)
@@ -91,14 +91,14 @@ def test_completions_of_groups_with_equal_rewards_cost_no_forward(kind):
     answers = (*((answer, 0.5) for answer, _ in ANSWERS[:3]), *ANSWERS[3:])
     bare, penalized = (rollouts(method(kind, beta=beta), table, answers).step(0) for beta in (0.0, 0.1))
     assert len(bare.items) == 3 and len(penalized.items) == 6
-    assert 2 * len(bare.looks) <= len(penalized.looks) + 4
+    assert 2 * len(bare.copies) <= len(penalized.copies) + 4
     algorithm = method(kind)
     wanted = rollouts(algorithm, table, answers).step(0)
     everything = divided(method(kind, beta=1e-300), table, penalized, 1)[1]
     torch.testing.assert_close(divided(algorithm, table, wanted, 1)[1], everything, rtol=1e-9, atol=1e-12)
 
 
-def test_clip_shares_are_of_the_same_units_with_and_without_a_penalty():
+def test_clip_shares_are_of_the_same_actions_with_and_without_a_penalty():
     """A penalty adds completions without an advantage, which no clip acts on."""
     table, answers = Table(), (*((answer, 0.5) for answer, _ in ANSWERS[:3]), *ANSWERS[3:])
     shares = []
@@ -125,29 +125,29 @@ def test_old_values_are_those_of_the_sampling_policy_on_the_same_draws(kind):
     policy = moved(table)
     for iteration in (1, 2):
         step = source.step(iteration)
-        before, now = (values(step.surrogate.units, model.losses).detach() for model in (table, policy))
-        torch.testing.assert_close(step.surrogate.old_U, before, rtol=1e-5, atol=1e-5)
+        before, now = (values(step.surrogate.actions, model.losses).detach() for model in (table, policy))
+        torch.testing.assert_close(step.surrogate.old_A, before, rtol=1e-5, atol=1e-5)
         loss, _ = loss_of(algorithm, step, table.losses)
-        wanted = -float((step.surrogate.advantage_U * step.surrogate.weight_U).sum())
+        wanted = -float((step.surrogate.advantage_A * step.surrogate.weight_A).sum())
         assert float(loss.detach()) == pytest.approx(wanted, abs=1e-4), "ratio 1 before the policy moves"
-        ratio_U, a_U = (now - before).exp(), step.surrogate.advantage_U
+        ratio_A, a_A = (now - before).exp(), step.surrogate.advantage_A
         if kind is BGPO:
-            ratio_U = torch.where(a_U >= 0, 1 + now - before, ratio_U)
+            ratio_A = torch.where(a_A >= 0, 1 + now - before, ratio_A)
         o = algorithm.options
-        bound_U = ratio_U.clamp(1 - o.epsilon, 1 + o.epsilon)
-        by_hand = -torch.minimum(a_U * ratio_U, a_U * bound_U) @ step.surrogate.weight_U
+        bound_A = ratio_A.clamp(1 - o.epsilon, 1 + o.epsilon)
+        by_hand = -torch.minimum(a_A * ratio_A, a_A * bound_A) @ step.surrogate.weight_A
         loss, _ = loss_of(algorithm, step, policy.losses)
         assert float(loss.detach()) == pytest.approx(float(by_hand), rel=1e-4, abs=1e-5)
-        assert float((ratio_U - 1).abs().max()) > 1e-3
+        assert float((ratio_A - 1).abs().max()) > 1e-3
 
 
 @pytest.mark.parametrize("kind", [D1, CoupledGRPO, ESPO, BGPO, EBPO])
 def test_every_iteration_has_draws_of_its_own(kind):
     source = rollouts(method(kind, **({"p_mask_prompt": 0.5} if kind is D1 else {})), Table(), ANSWERS)
-    looks = [source.step(i).looks.seen_T.tolist() for i in range(3)]
-    assert looks[0] != looks[1] != looks[2]
+    copies = [source.step(i).copies.seen_T.tolist() for i in range(3)]
+    assert copies[0] != copies[1] != copies[2]
     again = rollouts(source.method, Table(), ANSWERS)
-    assert [again.step(i).looks.seen_T.tolist() for i in range(3)] == looks
+    assert [again.step(i).copies.seen_T.tolist() for i in range(3)] == copies
 
 
 def test_the_next_rollout_is_another():
@@ -198,22 +198,22 @@ def test_the_division_among_processes_does_not_change_the_gradient(kind, aggrega
 @pytest.mark.parametrize("kind", ALGORITHMS)
 def test_the_weights_of_a_step_sum_to_one(kind, aggregation):
     step = rollouts(method(kind, beta=0.1, aggregation=aggregation), Table(), ANSWERS).step(0)
-    assert float(step.surrogate.weight_U.sum()) == pytest.approx(1.0)
+    assert float(step.surrogate.weight_A.sum()) == pytest.approx(1.0)
 
 
 # KL
 
 
 @pytest.mark.parametrize("kind", ALGORITHMS)
-def test_the_penalty_is_beta_times_the_mean_of_the_units_kl(kind):
+def test_the_penalty_is_beta_times_the_mean_of_the_actions_kl(kind):
     table, start, algorithm = Table(), moved(Table()), method(kind, beta=0.5)
     step = rollouts(algorithm, table, EQUAL).step(0)
     reference = reference_of(algorithm, start)
     loss, _, metrics = divided(algorithm, table, step, 1, reference)
-    units = step.surrogate.units
-    lr_U = (values(units, table.losses) - values(units, start.losses)).detach()
-    kl_U = {ESPO: 4 * lr_U**2 / 2, EBPO: lr_U**2 / 2}.get(kind, torch.expm1(-lr_U) + lr_U)
-    wanted = float(kl_U @ step.surrogate.weight_U)
+    actions = step.surrogate.actions
+    lr_A = (values(actions, table.losses) - values(actions, start.losses)).detach()
+    kl_A = {ESPO: 4 * lr_A**2 / 2, EBPO: lr_A**2 / 2}.get(kind, torch.expm1(-lr_A) + lr_A)
+    wanted = float(kl_A @ step.surrogate.weight_A)
     assert loss == pytest.approx(0.5 * wanted, rel=1e-6)
     assert metrics["kl"][0] / metrics["kl"][1] == pytest.approx(wanted, rel=1e-6)
     assert wanted > 1e-6
@@ -223,10 +223,10 @@ def test_the_kl_of_espo_is_of_the_elbos_before_they_are_normalized():
     """k2 of the raw difference, divided by the length; k2 of the normalized difference is L times smaller."""
     algorithm = method(ESPO, beta=0.5)
     step = rollouts(algorithm, Table(), ANSWERS).step(0)
-    lr_U = torch.linspace(-1, 1, 6).double()
-    raw_U = lr_U * 4
-    assert algorithm.kl_of(lr_U, step.surrogate).tolist() == pytest.approx((raw_U**2 / 2 / 4).tolist())
-    assert algorithm.kl_of(lr_U, step.surrogate).tolist() == pytest.approx((4 * lr_U**2 / 2).tolist())
+    lr_A = torch.linspace(-1, 1, 6).double()
+    raw_A = lr_A * 4
+    assert algorithm.kl_of(lr_A, step.surrogate).tolist() == pytest.approx((raw_A**2 / 2 / 4).tolist())
+    assert algorithm.kl_of(lr_A, step.surrogate).tolist() == pytest.approx((4 * lr_A**2 / 2).tolist())
 
 
 # Answers
@@ -253,9 +253,9 @@ def test_empty_answers_and_answers_without_eos_are_learned_from(kind):
     def objective():
         return float(
             (
-                values(step.surrogate.units, table.losses).detach()
-                * step.surrogate.weight_U
-                * step.surrogate.advantage_U
+                values(step.surrogate.actions, table.losses).detach()
+                * step.surrogate.weight_A
+                * step.surrogate.advantage_A
             ).sum()
         )
 

@@ -163,7 +163,7 @@ def test_a_training_prints_and_records_what_it_resolves_to(tmp_path, caplog):
     (line,) = (record.getMessage() for record in caplog.records if record.getMessage().startswith("rollout ("))
     assert line == "rollout (paper): max_completion_length=4 temperature=0.9 steps=2 block_length=4 remasking=random"
     resolved = {"steps": 2, "block_length": 4, "remasking": "random"}
-    for file, path in (("lineage.json", ("options",)), ("train.json", ("asked", "options"))):
+    for file, path in (("lineage.json", ("options",)), ("train.json", ("settings", "options"))):
         record = json.loads((tmp_path / "out" / file).read_text())
         for name in path:
             record = record[name]

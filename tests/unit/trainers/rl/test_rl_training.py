@@ -45,7 +45,7 @@ def test_two_steps_on_a_task(name, family, tmp_path):
     base = load(f"tiny-{family}-base", device="cpu").loaded.path
     train(
         method=name, model=f"tiny-{family}-base", task="dare_arithmetic", rows=64, output_path=str(tmp_path),
-        per_device_train_batch_size=16, looks_per_forward=16, max_steps=2, logging_steps=1, report_to=(),
+        per_device_train_batch_size=16, micro_batch_size=16, max_steps=2, logging_steps=1, report_to=(),
         learning_rate=3e-4, lr_scheduler_type="constant", warmup_steps=0,
         options={
             "num_generations": 4, "num_iterations": 2, "reward": {"format_weight": 0.5}, **FEW.get(name, {}), **penalty,
@@ -129,7 +129,7 @@ def test_equal_rewards_leave_the_same_bits(name, tmp_path):
 @pytest.mark.parametrize("name", ALGORITHMS)
 def test_the_division_into_forwards_does_not_change_the_training(name, tmp_path):
     """One forward, two at least, and accumulation by the same batch in two."""
-    divisions = ({}, {"looks_per_forward": 3}, {"per_device_train_batch_size": 2, "gradient_accumulation_steps": 2})
+    divisions = ({}, {"micro_batch_size": 3}, {"per_device_train_batch_size": 2, "gradient_accumulation_steps": 2})
     results = []
     for i, fields in enumerate(divisions):
         options = {} if name == "spg" else {"beta": 0.05}
@@ -227,13 +227,13 @@ LORA = {"peft": "lora", "lora_dropout": 0.1}
     [("cj_grpo", {}), *((name, LORA) for name in ("d1", "cj_grpo", "just_grpo", "bgpo", "mdpo", "dtreerpo"))],
 )
 def test_a_divided_step_needs_no_pass_for_its_own_values(name, lora, tmp_path, monkeypatch):
-    """A loss that is a sum over looks is settled forward by forward: the same losses and weights, up to rounding, as
+    """A loss that is a sum over copies is settled forward by forward: the same losses and weights, up to rounding, as
     with all values before the first forward (a pass without gradients rounds differently), also with a KL penalty."""
     options = {"beta": 0.05, **({"num_generations": 4, "tree_branch_factor": 2} if name == "dtreerpo" else {})}
     size = {"per_device_train_batch_size": 2, "gradient_accumulation_steps": 2, "adam_epsilon": 1e-3}
     kind, made = registry().get("trainer", name).load(), {}
     for way in (True, False):
-        monkeypatch.setattr(kind, "look_by_look", way)
+        monkeypatch.setattr(kind, "sums_over_copies", way)
         model = load("tiny-llada-base", device="cpu").loaded
         if lora:
             model.add_adapter(AdapterSettings(8, 16.0, 0.1, ("attention",), 0))
@@ -244,26 +244,28 @@ def test_a_divided_step_needs_no_pass_for_its_own_values(name, lora, tmp_path, m
     assert any(abs(loss) > 1e-3 for loss in losses[0])
     torch.testing.assert_close(*trained, rtol=1e-4, atol=1e-6)
     updates = sum(entry["forwards/update"] for entry in logged(tmp_path / "True"))
-    assert passes[1] - passes[0] == updates, "one look each without a gradient, only to know its values"
+    assert passes[1] - passes[0] == updates, "one copy each without a gradient, only to know its values"
 
 
 @pytest.mark.parametrize(("name", "fixed"), [("cj_grpo", True), ("just_grpo", True), ("mdpo", True), ("d1", False)])
-def test_equal_looks_are_scored_once_for_all_later_iterations(name, fixed, tmp_path, monkeypatch):
+def test_equal_copies_are_scored_once_for_all_later_iterations(name, fixed, tmp_path, monkeypatch):
     """The old values of a rollout that is used three times."""
     kind, made = registry().get("trainer", name).load(), {}
     for way in dict.fromkeys((fixed, False)):
         if fixed:
-            monkeypatch.setattr(kind, "fixed_looks", way)
+            monkeypatch.setattr(kind, "fixed_copies", way)
         model = fitted(name, folder := tmp_path / str(way), options={"num_iterations": 3}, max_steps=3)
         made[way] = [entry["loss"] for entry in logged(folder)], weights(model), score_forwards(folder)
-    looks = logged(tmp_path / "False")[0]["forwards/update"]
-    assert made[False][2] == 2 * looks
+    copies = logged(tmp_path / "False")[0]["forwards/update"]
+    assert made[False][2] == 2 * copies
     if fixed:
-        assert made[True][2] == looks
+        assert made[True][2] == copies
         assert made[True][0] == made[False][0] and torch.equal(made[True][1], made[False][1])
 
 
-def test_a_method_whose_units_span_looks_is_not_settled_forward_by_forward(tmp_path, monkeypatch):
-    monkeypatch.setattr(registry().get("trainer", "coupled_grpo").load(), "look_by_look", True)
-    with pytest.raises(TrainingError, match="coupled_grpo is declared look_by_look, and a unit has tokens of several"):
+def test_a_method_whose_actions_span_copies_is_not_settled_forward_by_forward(tmp_path, monkeypatch):
+    monkeypatch.setattr(registry().get("trainer", "coupled_grpo").load(), "sums_over_copies", True)
+    with pytest.raises(
+        TrainingError, match="coupled_grpo is declared sums_over_copies, and an action has tokens of several"
+    ):
         fitted("coupled_grpo", tmp_path)

@@ -32,8 +32,8 @@ def test_it_is_the_entropy_only_where_the_order_does_not_follow_the_draws(strate
         assert isinstance(answer, Generation)
         answers.append(answer)
         completions.append(recorded(request.prompt, answer, loaded.spec.mask, 0, ""))
-    units = trajectory(completions, loaded.spec.mask)
-    given = inputs(units.looks, loaded.spec)
+    actions = trajectory(completions, loaded.spec.mask)
+    given = inputs(actions.copies, loaded.spec)
     with torch.no_grad():
         output = loaded.network(
             input_ids=given.tokens_U, positions=given.positions_U, plan=given.plan, logits_at=given.at_N

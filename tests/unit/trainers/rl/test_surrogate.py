@@ -13,11 +13,11 @@ from hypothesis import strategies as st
 from dare_bench.trainers.objective import averages
 from dare_bench.trainers.rl.surrogate import (
     Aggregation,
+    action_weights,
     advantages,
     clip_metrics,
     clipped,
     divergence,
-    unit_weights,
 )
 
 KINDS = ("standardized", "mean", "leave_one_out")
@@ -64,12 +64,12 @@ def test_completions_without_a_reward_do_not_count_in_their_group(kind):
 
 
 def test_clips_are_counted_by_side_with_the_extremes_of_the_ratios():
-    log_ratio_U = torch.tensor([0.5, -0.5, 0.1, 1.0, 0.0], dtype=torch.float64)
-    _, active_U = clipped(log_ratio_U, torch.tensor([1.0, -1.0, 1.0, -1.0, 1.0], dtype=torch.float64), 0.2, 0.2, 2.0)
-    metrics = clip_metrics(log_ratio_U, active_U, ratios=True)
+    log_ratio_A = torch.tensor([0.5, -0.5, 0.1, 1.0, 0.0], dtype=torch.float64)
+    _, active_A = clipped(log_ratio_A, torch.tensor([1.0, -1.0, 1.0, -1.0, 1.0], dtype=torch.float64), 0.2, 0.2, 2.0)
+    metrics = clip_metrics(log_ratio_A, active_A, ratios=True)
     assert metrics.pop("ratio_min")[0] == math.exp(-0.5) and metrics.pop("ratio_max")[0] == math.exp(1.0)
     assert metrics == {"clip_fraction": (3.0, 5.0), "clip_low": (1.0, 5.0), "clip_high": (2.0, 5.0)}
-    assert clip_metrics(log_ratio_U, active_U, ratios=False) == {"clip_fraction": (3.0, 5.0)}
+    assert clip_metrics(log_ratio_A, active_A, ratios=False) == {"clip_fraction": (3.0, 5.0)}
     none = torch.zeros(0, dtype=torch.float64)
     assert clip_metrics(none, none.bool(), ratios=True)["clip_low"] == (0.0, 0.0)
 
@@ -101,11 +101,11 @@ def test_a_completion_alone_has_no_advantage(kind):
 
 
 def test_at_ratio_one_the_loss_is_minus_the_advantage_and_its_gradient_is_reinforce():
-    advantage_U = torch.tensor([1.5, -0.5, 0.0], dtype=torch.float64)
+    advantage_A = torch.tensor([1.5, -0.5, 0.0], dtype=torch.float64)
     for low, high, dual in ((0.2, 0.2, None), (0.2, 0.4, 3.0), (0.0, 0.0, None)):
-        loss_U, active_U = clipped(torch.zeros(3, dtype=torch.float64), advantage_U, low, high, dual)
-        assert torch.equal(loss_U, -advantage_U) and not bool(active_U.any())
-        slope = gradient(lambda lr, a=(low, high, dual): clipped(lr, advantage_U, *a)[0], 0.0, 0.0, 0.0)
+        loss_A, active_A = clipped(torch.zeros(3, dtype=torch.float64), advantage_A, low, high, dual)
+        assert torch.equal(loss_A, -advantage_A) and not bool(active_A.any())
+        slope = gradient(lambda lr, a=(low, high, dual): clipped(lr, advantage_A, *a)[0], 0.0, 0.0, 0.0)
         assert slope == pytest.approx([-1.5, 0.5, 0.0])
 
 
@@ -120,32 +120,32 @@ def test_at_ratio_one_the_loss_is_minus_the_advantage_and_its_gradient_is_reinfo
     ],
 )
 def test_the_clip_takes_the_gradient_where_the_ratio_has_moved_far_enough(ratio, advantage, loss, is_clipped):
-    lr_U, advantage_U = torch.tensor([math.log(ratio)]).double(), torch.tensor([advantage]).double()
-    loss_U, active_U = clipped(lr_U, advantage_U, 0.2, 0.3)
-    assert loss_U.tolist() == pytest.approx([loss])
-    assert active_U.tolist() == [is_clipped]
-    slope = gradient(lambda lr: clipped(lr, advantage_U, 0.2, 0.3)[0], math.log(ratio))
+    lr_A, advantage_A = torch.tensor([math.log(ratio)]).double(), torch.tensor([advantage]).double()
+    loss_A, active_A = clipped(lr_A, advantage_A, 0.2, 0.3)
+    assert loss_A.tolist() == pytest.approx([loss])
+    assert active_A.tolist() == [is_clipped]
+    slope = gradient(lambda lr: clipped(lr, advantage_A, 0.2, 0.3)[0], math.log(ratio))
     assert slope == pytest.approx([0.0 if is_clipped else -advantage * ratio])
 
 
 def test_the_dual_clip_bounds_the_loss_of_negative_advantages_only():
-    lr_U = torch.tensor([4.0, 4.0, 4.0]).double()
-    advantage_U = torch.tensor([-2.0, 2.0, -2.0]).double()
-    loss_U, active_U = clipped(lr_U, advantage_U, 0.2, 0.2, dual=3.0)
-    assert loss_U.tolist() == pytest.approx([6.0, -2.4, 6.0])
-    assert active_U.tolist() == [True, True, True]
-    assert gradient(lambda lr: clipped(lr, advantage_U[:1], 0.2, 0.2, 3.0)[0], 4.0) == [0.0]
+    lr_A = torch.tensor([4.0, 4.0, 4.0]).double()
+    advantage_A = torch.tensor([-2.0, 2.0, -2.0]).double()
+    loss_A, active_A = clipped(lr_A, advantage_A, 0.2, 0.2, dual=3.0)
+    assert loss_A.tolist() == pytest.approx([6.0, -2.4, 6.0])
+    assert active_A.tolist() == [True, True, True]
+    assert gradient(lambda lr: clipped(lr, advantage_A[:1], 0.2, 0.2, 3.0)[0], 4.0) == [0.0]
     below = torch.tensor([math.log(2.9)]).double()
-    assert clipped(below, advantage_U[:1], 0.2, 0.2, 3.0)[0].item() == pytest.approx(5.8)
+    assert clipped(below, advantage_A[:1], 0.2, 0.2, 3.0)[0].item() == pytest.approx(5.8)
 
 
 @pytest.mark.parametrize("advantage", [-1.0, 0.0, 1.0])
 def test_huge_log_ratios_are_finite(advantage):
     values = (-1e6, -80.0, 80.0, 1e6)
-    advantage_U = torch.full((4,), advantage, dtype=torch.float64)
-    loss_U, _ = clipped(torch.tensor(values).double(), advantage_U, 0.2, 0.2)
-    assert bool(loss_U.isfinite().all())
-    assert all(map(math.isfinite, gradient(lambda lr: clipped(lr, advantage_U, 0.2, 0.2)[0], *values)))
+    advantage_A = torch.full((4,), advantage, dtype=torch.float64)
+    loss_A, _ = clipped(torch.tensor(values).double(), advantage_A, 0.2, 0.2)
+    assert bool(loss_A.isfinite().all())
+    assert all(map(math.isfinite, gradient(lambda lr: clipped(lr, advantage_A, 0.2, 0.2)[0], *values)))
     for kind in ("k1", "k2", "k3"):
         assert bool(divergence(torch.tensor(values).double(), kind).isfinite().all())
         assert all(map(math.isfinite, gradient(lambda lr, k=kind: divergence(lr, k), *values)))
@@ -179,8 +179,8 @@ def test_k1_and_k3_have_the_kl_as_their_expectation():
 
 
 def test_k3_keeps_its_digits_near_equality():
-    lr_U = torch.tensor([1e-7, -1e-7], dtype=torch.float64)
-    torch.testing.assert_close(divergence(lr_U, "k3"), lr_U**2 / 2, rtol=1e-2, atol=0)
+    lr_A = torch.tensor([1e-7, -1e-7], dtype=torch.float64)
+    torch.testing.assert_close(divergence(lr_A, "k3"), lr_A**2 / 2, rtol=1e-2, atol=0)
 
 
 # Aggregation
@@ -188,22 +188,22 @@ def test_k3_keeps_its_digits_near_equality():
 CANVAS = 8
 SAMPLE = torch.tensor([0] * 7 + [1] * 3 + [2])
 TRANSITION = torch.tensor([0, 0, 1, 2, 2, 2, 3, 4, 4, 4, 5])
-"""Eleven units of three completions: of 4, 1 and 1 transitions."""
+"""Eleven actions of three completions: of 4, 1 and 1 transitions."""
 
 
 def weights(kind, chosen=(0, 1, 2)):
     """Of some completions, numbered again, as another process would hold them."""
     kept = torch.isin(SAMPLE, torch.tensor(chosen))
-    sample_U = SAMPLE[kept].unique(return_inverse=True)[1]
-    transition_U = TRANSITION[kept].unique(return_inverse=True)[1]
-    return unit_weights(kind, sample_U, transition_U, 3, len(SAMPLE), CANVAS)
+    sample_A = SAMPLE[kept].unique(return_inverse=True)[1]
+    transition_A = TRANSITION[kept].unique(return_inverse=True)[1]
+    return action_weights(kind, sample_A, transition_A, 3, len(SAMPLE), CANVAS)
 
 
 @pytest.mark.parametrize("kind", get_args(Aggregation))
 def test_weights_do_not_depend_on_the_division_among_processes(kind):
-    whole_U = weights(kind)
+    whole_A = weights(kind)
     for division in (((0,), (1, 2)), ((0, 1), (2,)), ((0,), (1,), (2,))):
-        assert torch.equal(torch.cat([weights(kind, chosen) for chosen in division]), whole_U)
+        assert torch.equal(torch.cat([weights(kind, chosen) for chosen in division]), whole_A)
 
 
 @pytest.mark.parametrize("kind", ["sequence", "token", "transition"])
@@ -212,7 +212,7 @@ def test_weights_of_means_sum_to_one(kind):
 
 
 def test_sums_weigh_every_unit_the_same():
-    """The sum over units is their mean times their number, and times the canvas what a constant length gives."""
+    """The sum over actions is their mean times their number, and times the canvas what a constant length gives."""
     assert weights("sequence_sum").tolist() == pytest.approx([1 / 3] * 11)
     torch.testing.assert_close(weights("sequence_sum"), weights("sequence") * torch.bincount(SAMPLE)[SAMPLE])
     torch.testing.assert_close(weights("sequence_sum"), weights("token") * 11 / 3)
@@ -220,16 +220,16 @@ def test_sums_weigh_every_unit_the_same():
 
 
 def test_completions_that_fill_the_canvas_have_the_same_weights_by_sequence_and_by_constant_length():
-    sample_U = torch.arange(3).repeat_interleave(CANVAS)
+    sample_A = torch.arange(3).repeat_interleave(CANVAS)
     kinds = ("sequence", "token", "constant_length")
-    of_kind = [unit_weights(kind, sample_U, sample_U, 3, 3 * CANVAS, CANVAS) for kind in kinds]
+    of_kind = [action_weights(kind, sample_A, sample_A, 3, 3 * CANVAS, CANVAS) for kind in kinds]
     torch.testing.assert_close(of_kind[0], of_kind[2])
     torch.testing.assert_close(of_kind[1], of_kind[2])
 
 
 def test_completions_without_transitions_have_the_same_weights_by_transition_and_by_sequence():
-    by_transition = unit_weights("transition", SAMPLE, None, 3, len(SAMPLE), CANVAS)
-    assert torch.equal(by_transition, unit_weights("transition", SAMPLE, SAMPLE, 3, len(SAMPLE), CANVAS))
+    by_transition = action_weights("transition", SAMPLE, None, 3, len(SAMPLE), CANVAS)
+    assert torch.equal(by_transition, action_weights("transition", SAMPLE, SAMPLE, 3, len(SAMPLE), CANVAS))
     assert torch.equal(by_transition, weights("sequence"))
 
 
@@ -241,7 +241,7 @@ def test_weights_are_means_of_means():
 
 
 @pytest.mark.parametrize("kind", ["sequence", "transition"])
-def test_completions_without_units_count(kind):
-    one = unit_weights(kind, torch.tensor([1, 1]), torch.tensor([3, 5]), 4, 2, CANVAS)
+def test_completions_without_actions_count(kind):
+    one = action_weights(kind, torch.tensor([1, 1]), torch.tensor([3, 5]), 4, 2, CANVAS)
     assert one.tolist() == pytest.approx([1 / 8, 1 / 8])
-    assert unit_weights(kind, SAMPLE[:0], SAMPLE[:0], 4, 0, CANVAS).tolist() == []
+    assert action_weights(kind, SAMPLE[:0], SAMPLE[:0], 4, 0, CANVAS).tolist() == []

@@ -26,7 +26,7 @@ REWARDS = (0.1, 0.9, 0.4, 0.0, 1.0, 1.0, 0.3, 0.7)
 
 
 def test_sizes_of_the_papers_tree():
-    """4 children of the root with 4 each: 16 leaves, 20 segments, 5 looks; the root makes it 21 nodes."""
+    """4 children of the root with 4 each: 16 leaves, 20 segments, 5 copies; the root makes it 21 nodes."""
     tree = TreeShape((4, 4))
     assert (tree.counts, tree.leaves, tree.nodes, tree.parents) == ((4, 16), 16, 20, 5)
     assert [tree.turn(level, 128) for level in range(3)] == [0, 64, 128]

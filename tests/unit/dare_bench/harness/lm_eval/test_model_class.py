@@ -13,7 +13,7 @@ from toy_model import ToyModel
 from toy_tasks import answer_with, for_plain_lm_eval, write_data, write_tasks
 
 from dare_bench import lm_eval as dare_lm
-from dare_bench.analysis.opening import open_run
+from dare_bench.analysis.run_finder import open_run
 from dare_bench.config import run_spec
 from dare_bench.errors import DareError, DecodingError, UsageError
 from dare_bench.harness.lm_eval.source import LmEvalSource

@@ -14,7 +14,7 @@ from paths import ROOT
 from require import need_package
 
 from dare_bench import load
-from dare_bench.analysis.opening import open_run
+from dare_bench.analysis.run_finder import open_run
 from dare_bench.config import run_spec
 from dare_bench.errors import DareError, DecodingError
 from dare_bench.harness.opencompass.source import OpenCompassSource

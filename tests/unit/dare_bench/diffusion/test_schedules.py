@@ -1,4 +1,4 @@
-"""Noise laws: whom they may hide, how often, with which weight, and what a draw depends on."""
+"""Noise schedules: whom they may hide, how often, with which weight, and what a draw depends on."""
 
 from __future__ import annotations
 
@@ -10,29 +10,29 @@ import torch
 from table_policy import masks
 
 from dare_bench.diffusion.canvas import pack
-from dare_bench.diffusion.laws import EPS, Copies, Law, cart, draw, weights
+from dare_bench.diffusion.schedules import EPS, CleanCopies, NoiseSchedule, cart, draw, weights
 from dare_bench.errors import UsageError
 
-LAWS = [
-    Law("uniform", 4),
-    Law("even", 4),
-    Law("counts", 4),
-    Law("coupled", 4),
-    Law("blocks", 4, block_length=3),
-    Law("band", 4),
+SCHEDULES = [
+    NoiseSchedule("uniform", 4),
+    NoiseSchedule("even", 4),
+    NoiseSchedule("counts", 4),
+    NoiseSchedule("coupled", 4),
+    NoiseSchedule("blocks", 4, block_length=3),
+    NoiseSchedule("band", 4),
 ]
-OF_A_KEY = [law for law in LAWS if law.name != "even"]
+OF_A_KEY = [schedule for schedule in SCHEDULES if schedule.name != "even"]
 """Laws whose draws are a row's own."""
 ROWS = [([7, 8], [1, 2, 3, 4, 5]), ([9], [6, 5, 4]), ([], [1, 1, 2, 3, 5, 8, 13]), ([3] * 5, [4])]
 
 
-def by_name(law):
-    return law.name
+def by_name(schedule):
+    return schedule.name
 
 
 def copies(rows, draws, keys=None, batch_key=0):
     key_B = torch.arange(len(rows)) + 100 if keys is None else torch.tensor(keys)
-    return Copies(
+    return CleanCopies(
         pack([row for row in rows for _ in range(draws)]),
         key_B.repeat_interleave(draws),
         torch.arange(draws).repeat(len(rows)),
@@ -40,33 +40,37 @@ def copies(rows, draws, keys=None, batch_key=0):
     )
 
 
-def patterns(law, prompt, length, rows):
+def patterns(schedule, prompt, length, rows):
     """Masks of ``rows`` equal rows with keys of their own: bool [rows, draws, L]; and the noise they are of."""
-    noise = draw(law, copies([([0] * prompt, [1] * length)] * rows, law.draws))
-    return noise.masked_T.view(rows, law.draws, prompt + length)[..., prompt:], noise
+    noise = draw(schedule, copies([([0] * prompt, [1] * length)] * rows, schedule.draws))
+    return noise.masked_T.view(rows, schedule.draws, prompt + length)[..., prompt:], noise
 
 
-@pytest.mark.parametrize("law", LAWS, ids=by_name)
-def test_prompts_are_never_hidden_and_only_hidden_tokens_weigh(law):
-    noise = draw(law, copies(ROWS * 30, law.draws))
+@pytest.mark.parametrize("schedule", SCHEDULES, ids=by_name)
+def test_prompts_are_never_hidden_and_only_hidden_tokens_weigh(schedule):
+    noise = draw(schedule, copies(ROWS * 30, schedule.draws))
     assert not (noise.masked_T & ~noise.batch.response_T).any()
     assert noise.masked_T.any()
     assert bool(((noise.probability_T > 0) & (noise.probability_T <= 1)).all())
     weight_T = weights(noise, "elbo")
     assert torch.equal(weight_T > 0, noise.masked_T)
-    torch.testing.assert_close(weight_T[noise.masked_T] * law.draws, 1 / noise.probability_T[noise.masked_T])
+    torch.testing.assert_close(weight_T[noise.masked_T] * schedule.draws, 1 / noise.probability_T[noise.masked_T])
 
 
 # The expectation is the ELBO
 
 
-@pytest.mark.parametrize("law", [Law("uniform", 2), Law("even", 2), Law("counts", 3), Law("coupled", 2)], ids=by_name)
-def test_the_weighted_losses_of_a_random_table_have_its_elbo_as_their_mean(law):
+@pytest.mark.parametrize(
+    "schedule",
+    [NoiseSchedule("uniform", 2), NoiseSchedule("even", 2), NoiseSchedule("counts", 3), NoiseSchedule("coupled", 2)],
+    ids=by_name,
+)
+def test_the_weighted_losses_of_a_random_table_have_its_elbo_as_their_mean(schedule):
     """By simulation: within four standard errors, which are below 1 % of the value (eps itself is 0.1 %)."""
     length, rows = 4, 20000
     loss = torch.rand(2**length, length, generator=torch.Generator().manual_seed(1), dtype=torch.float64)
-    masked, noise = patterns(law, 2, length, rows)
-    weight = weights(noise, "elbo").view(rows, law.draws, -1)[..., 2:]
+    masked, noise = patterns(schedule, 2, length, rows)
+    weight = weights(noise, "elbo").view(rows, schedule.draws, -1)[..., 2:]
     number = (masked.long() * 2 ** torch.arange(length)).sum(-1)
     each = (weight * loss[number]).sum((1, 2))
     exact = sum(
@@ -78,13 +82,13 @@ def test_the_weighted_losses_of_a_random_table_have_its_elbo_as_their_mean(law):
     assert abs(float(each.mean()) - exact) < 4 * error
 
 
-@pytest.mark.parametrize("law", [Law("counts", 3), Law("coupled", 2)], ids=by_name)
-def test_every_mask_has_the_chance_and_the_weight_that_make_it_exact(law):
+@pytest.mark.parametrize("schedule", [NoiseSchedule("counts", 3), NoiseSchedule("coupled", 2)], ids=by_name)
+def test_every_mask_has_the_chance_and_the_weight_that_make_it_exact(schedule):
     """The ELBO gives mask M the factor chance(k uniform on 1..L, M uniform) L / k: each draw by itself does so."""
     length, rows = 4, 20000
-    masked, noise = patterns(law, 1, length, rows)
-    weight = weights(noise, "elbo").view(rows, law.draws, -1)[..., 1:] * law.draws
-    for j in range(law.draws):
+    masked, noise = patterns(schedule, 1, length, rows)
+    weight = weights(noise, "elbo").view(rows, schedule.draws, -1)[..., 1:] * schedule.draws
+    for j in range(schedule.draws):
         for mask, chance in masks(length):
             hit = (masked[:, j] == mask).all(-1)
             factor = weight[hit, j][:, mask]
@@ -95,8 +99,8 @@ def test_every_mask_has_the_chance_and_the_weight_that_make_it_exact(law):
 
 def test_blocks_have_the_elbo_of_each_block():
     """A prompt of one token and five to learn on a grid of three: blocks of two and of three response tokens."""
-    rows, law = 20000, Law("blocks", 2, block_length=3)
-    masked, noise = patterns(law, 1, 5, rows)
+    rows, schedule = 20000, NoiseSchedule("blocks", 2, block_length=3)
+    masked, noise = patterns(schedule, 1, 5, rows)
     weight = weights(noise, "elbo").view(rows, 2, -1)[..., 1:] * 2
     for block in (slice(0, 2), slice(2, 5)):
         size = block.stop - block.start
@@ -107,12 +111,12 @@ def test_blocks_have_the_elbo_of_each_block():
                 assert torch.allclose(weight[hit, j, block][:, mask], torch.tensor(size / mask.sum().item()).double())
 
 
-# Each law's own shape
+# Each schedule's own shape
 
 
 @pytest.mark.parametrize(("length", "draws"), [(2, 4), (5, 3), (3, 2), (1, 2), (7, 7)])
 def test_every_count_is_uniform_in_every_draw(length, draws):
-    counts = patterns(Law("counts", draws), 1, length, 6000)[0].sum(-1)
+    counts = patterns(NoiseSchedule("counts", draws), 1, length, 6000)[0].sum(-1)
     for j in range(draws):
         seen = torch.bincount(counts[:, j], minlength=length + 1).double() / 6000
         assert seen[0] == 0
@@ -121,13 +125,13 @@ def test_every_count_is_uniform_in_every_draw(length, draws):
 
 @pytest.mark.parametrize("length", [1, 2, 5, 8])
 def test_as_many_draws_as_tokens_cover_every_count_once(length):
-    counts = patterns(Law("counts", length), 2, length, 50)[0].sum(-1)
+    counts = patterns(NoiseSchedule("counts", length), 2, length, 50)[0].sum(-1)
     assert torch.equal(counts.sort(-1).values, torch.arange(1, length + 1).expand(50, length))
 
 
 @pytest.mark.parametrize("length", [1, 2, 6])
 def test_coupled_draws_partition_the_response(length):
-    masked, noise = patterns(Law("coupled", 4), 1, length, 500)
+    masked, noise = patterns(NoiseSchedule("coupled", 4), 1, length, 500)
     assert torch.equal(masked[:, 0] ^ masked[:, 1], torch.ones(500, length, dtype=torch.bool))
     assert torch.equal(masked[:, 2] ^ masked[:, 3], torch.ones(500, length, dtype=torch.bool))
     assert not torch.equal(masked[:, 0], masked[:, 2]), "pairs are drawn on their own"
@@ -136,8 +140,8 @@ def test_coupled_draws_partition_the_response(length):
 
 
 def test_every_block_hides_a_token_and_every_count_is_equally_likely():
-    law, rows = Law("blocks", 4, block_length=3), 300
-    masked, _ = patterns(law, 3, 9, rows)
+    schedule, rows = NoiseSchedule("blocks", 4, block_length=3), 300
+    masked, _ = patterns(schedule, 3, 9, rows)
     counts = masked.view(rows, 4, 3, 3).sum(-1)
     assert int(counts.min()) == 1
     for row in counts.view(rows, -1):  # twelve cells on one grid, which the size of a block divides
@@ -146,19 +150,22 @@ def test_every_block_hides_a_token_and_every_count_is_equally_likely():
 
 
 def test_even_levels_of_a_batch_are_one_grid_in_random_order():
-    noise = draw(Law("even", 2), copies([([1], [2] * 4000)] * 10, 2, batch_key=5))
+    noise = draw(NoiseSchedule("even", 2), copies([([1], [2] * 4000)] * 10, 2, batch_key=5))
     level = noise.probability_T.view(20, -1).amin(-1)
     assert torch.allclose(level.sort().values.diff(), torch.tensor((1 - EPS) / 20).double())
     assert not torch.equal(level, level.sort().values)
     rate = noise.masked_T.view(20, -1)[:, 1:].double().mean(-1)
     assert torch.allclose(rate, level, atol=0.04)
-    other = draw(Law("even", 2), copies([([1], [2] * 4000)] * 10, 2, batch_key=6))
+    other = draw(NoiseSchedule("even", 2), copies([([1], [2] * 4000)] * 10, 2, batch_key=6))
     assert not torch.equal(other.probability_T, noise.probability_T)
 
 
-@pytest.mark.parametrize(("law", "low", "high"), [(Law("band", band=(0.3, 0.8)), 0.3, 0.8), (Law("uniform"), EPS, 1)])
-def test_levels_cover_their_range_evenly_and_are_the_chance_of_a_mask(law, low, high):
-    noise = draw(law, copies([([], [1] * 60)] * 4000, 1))
+@pytest.mark.parametrize(
+    ("schedule", "low", "high"),
+    [(NoiseSchedule("band", band=(0.3, 0.8)), 0.3, 0.8), (NoiseSchedule("uniform"), EPS, 1)],
+)
+def test_levels_cover_their_range_evenly_and_are_the_chance_of_a_mask(schedule, low, high):
+    noise = draw(schedule, copies([([], [1] * 60)] * 4000, 1))
     level = noise.probability_T.view(4000, -1).amin(-1)
     rate = noise.masked_T.view(4000, -1).double().mean(-1)
     some = rate > 0  # the level shows on hidden tokens alone
@@ -174,11 +181,11 @@ def test_levels_cover_their_range_evenly_and_are_the_chance_of_a_mask(law, low, 
 def test_spread_levels_and_complements_vary_less_than_draws_on_their_own():
     """The estimate of a loss that grows with the level, as a model's does; four draws each."""
     spread = {}
-    for law in (Law("uniform", 4), Law("counts", 4), Law("coupled", 4)):
-        masked, noise = patterns(law, 0, 8, 4000)
+    for schedule in (NoiseSchedule("uniform", 4), NoiseSchedule("counts", 4), NoiseSchedule("coupled", 4)):
+        masked, noise = patterns(schedule, 0, 8, 4000)
         weight = weights(noise, "elbo").view(4000, 4, 8)
         loss = 0.5 + 2 * masked.double().mean(-1, keepdim=True)
-        spread[law.name] = float((weight * loss).sum((1, 2)).var())
+        spread[schedule.name] = float((weight * loss).sum((1, 2)).var())
     assert spread["counts"] < 0.5 * spread["uniform"]
     assert spread["coupled"] < spread["uniform"]
 
@@ -186,13 +193,13 @@ def test_spread_levels_and_complements_vary_less_than_draws_on_their_own():
 # What a draw depends on
 
 
-@pytest.mark.parametrize("law", OF_A_KEY, ids=by_name)
-def test_a_row_is_hidden_by_its_key_alone_whatever_stands_beside_it(law):
+@pytest.mark.parametrize("schedule", OF_A_KEY, ids=by_name)
+def test_a_row_is_hidden_by_its_key_alone_whatever_stands_beside_it(schedule):
     def by_copy(rows, keys):
-        noise = draw(law, copies(rows, law.draws, keys, batch_key=len(rows)))
+        noise = draw(schedule, copies(rows, schedule.draws, keys, batch_key=len(rows)))
         parts = [part.tolist() for part in noise.masked_T.split(list(noise.batch.lengths))]
         chances = [part.tolist() for part in noise.probability_T.split(list(noise.batch.lengths))]
-        names = [(key, j) for key in keys for j in range(law.draws)]
+        names = [(key, j) for key in keys for j in range(schedule.draws)]
         return dict(zip(names, zip(parts, chances, strict=True), strict=True))
 
     together = by_copy(ROWS, [11, 12, 13, 14])
@@ -205,7 +212,7 @@ def test_a_row_is_hidden_by_its_key_alone_whatever_stands_beside_it(law):
 
 
 def test_a_part_keeps_its_masks():
-    noise = draw(Law("uniform", 2), copies(ROWS, 2))
+    noise = draw(NoiseSchedule("uniform", 2), copies(ROWS, 2))
     part = noise.take([6, 1])
     masks_R, chances_R = (x.split(list(noise.batch.lengths)) for x in (noise.masked_T, noise.probability_T))
     assert part.batch.lengths == (6, 7)
@@ -235,7 +242,7 @@ def test_cart_is_its_formula(q):
 
 
 def test_carts_rate_is_dreams_unless_one_is_given():
-    noise = draw(Law("uniform", 1), copies(ROWS, 1))
+    noise = draw(NoiseSchedule("uniform", 1), copies(ROWS, 1))
     assert torch.equal(weights(noise, "cart"), weights(noise, "cart", 0.3))
     changed = weights(noise, "cart", 0.1)[noise.masked_T]
     torch.testing.assert_close(changed, cart(noise.batch, noise.masked_T, 0.1)[noise.masked_T])
@@ -268,7 +275,7 @@ def test_the_prompt_is_context_of_cart():
 
 
 def test_weightings_share_out_among_draws():
-    noise = draw(Law("uniform", 4), copies(ROWS, 4))
+    noise = draw(NoiseSchedule("uniform", 4), copies(ROWS, 4))
     plain, context = weights(noise, "plain"), weights(noise, "cart")
     assert torch.equal(plain, noise.masked_T.double() / 4)
     assert torch.equal(context, torch.where(noise.masked_T, cart(noise.batch, noise.masked_T), 0.0) / 4)
@@ -277,7 +284,7 @@ def test_weightings_share_out_among_draws():
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        ({"name": "cosine"}, "noise='cosine' is not a noise law; .* uniform, even"),
+        ({"name": "cosine"}, "noise='cosine' is not a noise schedule; .* uniform, even"),
         ({"draws": 0}, "draws=0"),
         ({"name": "coupled", "draws": 3}, "complementary pairs"),
         ({"band": (0.8, 0.3)}, "band=0.8,0.3"),
@@ -285,6 +292,6 @@ def test_weightings_share_out_among_draws():
         ({"name": "blocks"}, "needs block_length"),
     ],
 )
-def test_a_law_that_cannot_be_is_refused(arguments, message):
+def test_a_schedule_that_cannot_be_is_refused(arguments, message):
     with pytest.raises(UsageError, match=message):
-        Law(**arguments)
+        NoiseSchedule(**arguments)

@@ -11,14 +11,14 @@ from typing import Any
 from transformers import CONFIG_MAPPING, MODEL_FOR_CAUSAL_LM_MAPPING, GenerationConfig
 
 from dare_bench.checkpoint_files import read_config
-from dare_bench.errors import CheckpointError, UsageError
+from dare_bench.errors import CheckpointError, UsageError, brief
 from dare_bench.model_adapters.adapters import open_adapter
 from dare_bench.model_adapters.causal.fields import NAME
 from dare_bench.model_adapters.causal.model import CausalModel
 from dare_bench.model_adapters.causal.weights import check_sizes, load_network
 from dare_bench.model_adapters.checkpoint import check_files, read_object
-from dare_bench.model_adapters.encoding import open_tokenizer, shown
-from dare_bench.model_adapters.opening_arguments import adapter_folder, check_ids, given_ids, pick_device, pick_dtype
+from dare_bench.model_adapters.encoding import open_tokenizer
+from dare_bench.model_adapters.load_arguments import adapter_folder, check_ids, given_ids, pick_device, pick_dtype
 from dare_bench.model_adapters.quiet import quiet_transformers
 from dare_bench.types import ModelSpec, OpeningSettings
 
@@ -87,7 +87,7 @@ def _check_settings(settings: OpeningSettings) -> None:
     }
     for name, value in settings.given().items():
         if name not in ("adapter", "family", "device", "dtype", "eos_id"):
-            raise UsageError(f"{name}={shown(value)}{reasons.get(name, ' is for diffusion models')}; leave it out")
+            raise UsageError(f"{name}={brief(value)}{reasons.get(name, ' is for diffusion models')}; leave it out")
 
 
 def network_of(path: Path, raw: dict[str, Any]) -> tuple[Any, type[Any]]:
@@ -100,7 +100,7 @@ def network_of(path: Path, raw: dict[str, Any]) -> tuple[Any, type[Any]]:
     kind, named = raw.get("model_type"), (raw.get("architectures") or [None])[0]
     if not isinstance(kind, str) or kind not in CONFIG_MAPPING:
         raise CheckpointError(
-            f"{path}: model_type={shown(kind)} is not one that transformers has, and the code of a checkpoint is never "
+            f"{path}: model_type={brief(kind)} is not one that transformers has, and the code of a checkpoint is never "
             "run; give a checkpoint of a model_type that transformers has, or --family NAME for one of the diffusion "
             "families (dare-bench ls models)"
         )
@@ -118,7 +118,7 @@ def network_of(path: Path, raw: dict[str, Any]) -> tuple[Any, type[Any]]:
     network = MODEL_FOR_CAUSAL_LM_MAPPING[type(config)]
     if named not in (None, network.__name__):
         raise CheckpointError(
-            f"{path}: architecture={shown(named)}; transformers' causal language model for model_type={kind!r} is "
+            f"{path}: architecture={brief(named)}; transformers' causal language model for model_type={kind!r} is "
             f"{network.__name__}, and the code of a checkpoint is never run; give --family NAME if it is of one of the "
             "diffusion families (dare-bench ls models)"
         )
@@ -152,7 +152,7 @@ def _report_defaults(path: Path, generation: dict[str, Any]) -> None:
     """Log what a generation_config.json would change in greedy answers, which is not applied."""
     neutral: dict[str, tuple[Any, ...]] = dict.fromkeys(("repetition_penalty", "guidance_scale", "num_beams"), (1, 1.0))
     given = {name: generation.get(name) for name in GREEDY_TOO}
-    ignored = [f"{name}={shown(v)}" for name, v in given.items() if v not in (None, 0, [], *neutral.get(name, ()))]
+    ignored = [f"{name}={brief(v)}" for name, v in given.items() if v not in (None, 0, [], *neutral.get(name, ()))]
     if ignored:
         log.warning(
             "%s: generation_config.json sets %s, which is not applied (lm-eval's hf does); of these, "

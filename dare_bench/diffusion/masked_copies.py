@@ -1,11 +1,11 @@
-"""Looks: what a loss reads of rows, as tokens that the network sees and positions that are scored.
+"""MaskedCopies: what a loss reads of rows, as tokens that the network sees and positions that are scored.
 
-A *look* is one view of a row by the network: the tokens as seen (some masked), the positions that are scored, and a
-target for each of them. What is hidden, what belongs to the response, and what is scored are independent: an estimator
-may hide prompt tokens without scoring them, score a part of the masks, score tokens other than the row's own, or give
-one position several targets.
+A *masked copy* is one view of a row by the network: the tokens as seen (some masked), the positions that are scored,
+and a target for each of them. What is hidden, what belongs to the response, and what is scored are independent: an
+estimator may hide prompt tokens without scoring them, score a part of the masks, score tokens other than the row's own,
+or give one position several targets.
 
-Shape letters: R looks, T packed tokens of them, N scored tokens.
+Shape letters: R copies, T packed tokens of them, N scored tokens.
 """
 
 from __future__ import annotations
@@ -21,10 +21,10 @@ from dare_bench.diffusion.canvas import Batch, select
 
 
 @dataclass(frozen=True)
-class Looks:
-    """Packed looks.
+class MaskedCopies:
+    """Packed copies.
 
-    ``batch`` holds the rows without noise, one for each look: the second copy of block-causal training. ``seen_T`` is
+    ``batch`` holds the rows without noise, one for each copy: the second copy of block-causal training. ``seen_T`` is
     what the network reads; ``at_N`` are packed indices of the scored positions, sorted (equal indices: several targets
     of one position); ``target_N`` their targets.
     """
@@ -38,12 +38,12 @@ class Looks:
         return len(self.batch.lengths)
 
     @property
-    def look_N(self) -> Tensor:
-        """The look of each scored token."""
+    def copy_N(self) -> Tensor:
+        """The copy of each scored token."""
         return self.batch.row_T[self.at_N]
 
-    def take(self, places: Sequence[int]) -> tuple[Looks, Tensor]:
-        """Some of the looks, in the order given, and the indices of their scored tokens: int64 [N of them]."""
+    def take(self, places: Sequence[int]) -> tuple[MaskedCopies, Tensor]:
+        """Some of the copies, in the order given, and the indices of their scored tokens: int64 [N of them]."""
         batch, from_T = select(self.batch, places)
         length_R, kept = torch.tensor(self.batch.lengths), torch.tensor(places)
         end_R = length_R.cumsum(0)
@@ -52,17 +52,17 @@ class Looks:
         index_N = torch.cat([torch.arange(int(first_R[r]), int(last_R[r])) for r in places])
         moved_R = length_R[kept].cumsum(0) - end_R[kept]
         at_N = self.at_N[index_N] + moved_R.repeat_interleave(last_R[kept] - first_R[kept])
-        return Looks(batch, self.seen_T[from_T], at_N, self.target_N[index_N]), index_N
+        return MaskedCopies(batch, self.seen_T[from_T], at_N, self.target_N[index_N]), index_N
 
 
-def masked_looks(batch: Batch, masked_T: Tensor, mask_id: int) -> Looks:
-    """One look at each row: the masked tokens are hidden, and all of them are scored."""
+def masked_copies(batch: Batch, masked_T: Tensor, mask_id: int) -> MaskedCopies:
+    """One masked copy of each row: the masked tokens are hidden, and all of them are scored."""
     at_N = masked_T.nonzero()[:, 0]
-    return Looks(batch, torch.where(masked_T, mask_id, batch.tokens_T), at_N, batch.tokens_T[at_N])
+    return MaskedCopies(batch, torch.where(masked_T, mask_id, batch.tokens_T), at_N, batch.tokens_T[at_N])
 
 
-def concatenated(parts: Sequence[Looks]) -> Looks:
-    """Several packs of looks as one, in order."""
+def concatenated(parts: Sequence[MaskedCopies]) -> MaskedCopies:
+    """Several packs of copies as one, in order."""
     token_offsets = accumulate((len(part.seen_T) for part in parts[:-1]), initial=0)
     row_offsets = accumulate((len(part) for part in parts[:-1]), initial=0)
     batch = Batch(
@@ -72,7 +72,7 @@ def concatenated(parts: Sequence[Looks]) -> Looks:
         torch.cat([part.batch.response_T for part in parts]),
         tuple(length for part in parts for length in part.batch.lengths),
     )
-    return Looks(
+    return MaskedCopies(
         batch,
         torch.cat([part.seen_T for part in parts]),
         torch.cat([part.at_N + offset for part, offset in zip(parts, token_offsets, strict=True)]),

@@ -29,7 +29,7 @@ _NOT_IDENTITY = frozenset(
     {
         "output_path", "device", "report_to", "run_name", "logging_steps", "save_steps", "save_total_limit", "eval",
         "eval_every", "eval_on_start", "fsdp", "sequence_parallel_size", "per_device_train_batch_size",
-        "gradient_accumulation_steps", "looks_per_forward", "model", "adapter", "data", "validation_data", "task",
+        "gradient_accumulation_steps", "micro_batch_size", "model", "adapter", "data", "validation_data", "task",
         "options",
     }
 )  # fmt: skip

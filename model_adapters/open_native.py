@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from dare_bench.checkpoint_files import read_config
-from dare_bench.errors import CheckpointError, UsageError
+from dare_bench.errors import CheckpointError, UsageError, brief
 from dare_bench.model_adapters.adapters import open_adapter
 from dare_bench.model_adapters.backbone import Arch, DiffusionNetwork
 from dare_bench.model_adapters.backbone.attention import Attention, pick_attention
@@ -24,9 +24,9 @@ from dare_bench.model_adapters.backbone.quantized import KINDS
 from dare_bench.model_adapters.backbone.quantized import quantize as quantize_matrices
 from dare_bench.model_adapters.checkpoint import check_files, compare, folder_shapes, read_object
 from dare_bench.model_adapters.configs import describing
-from dare_bench.model_adapters.encoding import open_tokenizer, shown
+from dare_bench.model_adapters.encoding import open_tokenizer
+from dare_bench.model_adapters.load_arguments import adapter_folder, check_ids, given_ids, pick_device, pick_dtype
 from dare_bench.model_adapters.native import NativeModel
-from dare_bench.model_adapters.opening_arguments import adapter_folder, check_ids, given_ids, pick_device, pick_dtype
 from dare_bench.model_adapters.placement import AUTO, main_device, memory_limits, place, plan
 from dare_bench.model_adapters.qwen_tokenizer import name_mask
 from dare_bench.model_adapters.sampling.frames import CudaGraphs, Frames
@@ -67,7 +67,7 @@ def open_native(family: Family, path: Path, settings: OpeningSettings, *, weight
     if limits is not None:
         _divide(network, path, limits, adapter)
     elif settings.max_memory is not None:
-        raise UsageError(f"max_memory={shown(settings.max_memory)} without device='auto'; give both, or neither")
+        raise UsageError(f"max_memory={brief(settings.max_memory)} without device='auto'; give both, or neither")
     elif weights:
         from_folder(network, path, dict.fromkeys(network.state_dict(), device))
     loaded = (network if adapter is None else open_adapter(network, adapter)).eval()
@@ -230,7 +230,7 @@ def _quantize(network: DiffusionNetwork, kind: Any) -> None:
     if kind is None:
         return
     if kind not in KINDS:
-        raise UsageError(f"quantize={shown(kind)} is not known; allowed: {', '.join(KINDS)}")
+        raise UsageError(f"quantize={brief(kind)} is not known; allowed: {', '.join(KINDS)}")
     quantize_matrices(network, kind)
 
 

@@ -27,15 +27,15 @@ from dare_bench.errors import DecodingError
 from dare_bench.types import ModelSpec
 
 Settings = Mapping[str, Any]
-"""Resolved values of a law's fields."""
+"""Resolved values of an estimator's fields."""
 
 
-class LikelihoodLaw(ABC):
+class LikelihoodEstimator(ABC):
     """How a family estimates log p(target | context). Stateless."""
 
     @abstractmethod
     def fields(self, spec: ModelSpec) -> dict[str, Any]:
-        """The law's fields with their defaults, ``estimator`` first."""
+        """The estimator's fields with their defaults, ``estimator`` first."""
 
     counts: tuple[str, ...] = ("mc_num", "batch_size")
     """Fields that are whole numbers."""
@@ -70,7 +70,7 @@ class LikelihoodLaw(ABC):
     def check(self, settings: Settings) -> None:
         """Raise DecodingError for invalid values, or combinations of them."""
 
-    def estimator(self, context: int, target: int, settings: Settings) -> str:
+    def kind(self, context: int, target: int, settings: Settings) -> str:
         """``exact`` or ``reference``: the meaning of ``auto`` for these numbers of context and target tokens."""
         kind = str(settings["estimator"])
         if kind == "auto":
@@ -122,7 +122,7 @@ class LikelihoodLaw(ABC):
         return combine(parts[0], losses[0])
 
 
-class WholeTarget(LikelihoodLaw):
+class WholeTarget(LikelihoodEstimator):
     """Masks over the whole target (LLaDA). ``batch_size`` is the stratification of the published draws."""
 
     def __init__(self, guided: bool = False) -> None:
@@ -139,18 +139,19 @@ class WholeTarget(LikelihoodLaw):
         return [draw(target, dict(settings), seed)]
 
     def passes(self, context: int, target: int, settings: Settings) -> int:
-        exact = self.estimator(context, target, settings) == "exact"
+        exact = self.kind(context, target, settings) == "exact"
         return (1 << target) - 1 if exact else int(settings["mc_num"])
 
     def guidance(self, settings: Settings) -> float:
         return float(settings.get("cfg_scale", 0.0))
 
 
-class Blockwise(LikelihoodLaw):
+class Blockwise(LikelihoodEstimator):
     """The sum over blocks of each block's own bound, given the clean tokens before it (SDAR, LLaDA2).
 
     Blocks are counted from column 0; context tokens of the target's first block are visible and never masked.
-    ``reference`` is EBPO's law (LLaDA2.1 report, arXiv 2602.08676); no published code scores pairs with these families.
+    ``reference`` is the estimator of EBPO (LLaDA2.1 report, arXiv 2602.08676); no published code scores pairs with
+    these families.
     """
 
     counts = ("mc_num", "block_length")
@@ -176,7 +177,7 @@ class Blockwise(LikelihoodLaw):
     def passes(self, context: int, target: int, settings: Settings) -> int:
         spans = block_spans(context, target, settings["block_length"])
         clean = int(context + target > settings["block_length"])
-        if self.estimator(context, target, settings) == "exact":
+        if self.kind(context, target, settings) == "exact":
             return clean + sum((1 << len(span)) - 1 for span in spans)
         return clean + int(settings["mc_num"]) * len(spans)
 

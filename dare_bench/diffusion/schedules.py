@@ -1,7 +1,7 @@
-"""Noise laws by name: how copies of training rows are masked, and the masking probability of each masked token.
+"""Noise schedules by name: how copies of training rows are masked, and the masking probability of each masked token.
 
-A row is noised ``draws`` times; each copy is one row of a packed batch. A law masks response tokens and gives each of
-them its masking probability p, so that the sum of log p(token) / p over a row's copies, divided by ``draws``, is an
+A row is noised ``draws`` times; each copy is one row of a packed batch. A schedule masks response tokens and gives each
+of them its masking probability p, so that the sum of log p(token) / p over a row's copies, divided by ``draws``, is an
 unbiased estimate of the row's ELBO (except for ``band``, whose levels do not cover (0, 1); ``blocks`` is for attention
 in blocks). Draws are counter-based: the masks of a copy are a function of (the row's key, the draw's number), for
 ``even`` also of (the batch's key, the index of the copy), never of the division into micro-batches.
@@ -25,7 +25,7 @@ from dare_bench.diffusion.likelihood import level_counts
 from dare_bench.diffusion.rng import Draw, uniform
 from dare_bench.errors import UsageError
 
-LawName = Literal["uniform", "even", "counts", "coupled", "blocks", "band"]
+ScheduleName = Literal["uniform", "even", "counts", "coupled", "blocks", "band"]
 Weighting = Literal["elbo", "plain", "cart"]
 EPS = 1e-3
 """Lowest noise level: the loss is divided by it (ML-GSAI/LLaDA GUIDELINES.md, forward_process)."""
@@ -34,11 +34,11 @@ CART_Q = 0.3
 
 
 @dataclass(frozen=True)
-class Law:
-    """A law and its parameters. ``eps``: lowest level; ``band``: levels of ``band``; ``block_length``: of ``blocks``,
-    counted from a row's first token, as in the samplers."""
+class NoiseSchedule:
+    """A schedule and its parameters. ``eps``: lowest level; ``band``: levels of ``band``; ``block_length``: of
+    ``blocks``, counted from a row's first token, as in the samplers."""
 
-    name: LawName = "uniform"
+    name: ScheduleName = "uniform"
     draws: int = 1
     eps: float = EPS
     band: tuple[float, float] = (0.3, 0.8)
@@ -46,8 +46,8 @@ class Law:
 
     def __post_init__(self) -> None:
         low, high = self.band
-        if self.name not in get_args(LawName):
-            raise UsageError(f"noise={self.name!r} is not a noise law; known: {', '.join(get_args(LawName))}")
+        if self.name not in get_args(ScheduleName):
+            raise UsageError(f"noise={self.name!r} is not a noise schedule; known: {', '.join(get_args(ScheduleName))}")
         if self.draws < 1 or (self.name == "coupled" and self.draws % 2):
             need = "an even number, since draws come in complementary pairs" if self.name == "coupled" else "at least 1"
             raise UsageError(f"draws={self.draws} with noise={self.name!r} must be {need}")
@@ -60,9 +60,9 @@ class Law:
 
 
 @dataclass(frozen=True)
-class Copies:
+class CleanCopies:
     """Rows to be noised, each ``draws`` times, side by side: copy r is draw ``draw_R[r]`` of the row with key
-    ``key_R[r]``. ``batch_key`` is for laws that spread levels over the batch."""
+    ``key_R[r]``. ``batch_key`` is for schedules that spread levels over the batch."""
 
     batch: Batch
     key_R: Tensor
@@ -72,8 +72,8 @@ class Copies:
 
 @dataclass(frozen=True)
 class Noise:
-    """Copies with their masks. ``probability_T`` is p of every token (see the module's docstring), float64, 1 where it
-    is not masked. ``draws`` is the number of copies of each row."""
+    """CleanCopies with their masks. ``probability_T`` is p of every token (see the module's docstring), float64, 1
+    where it is not masked. ``draws`` is the number of copies of each row."""
 
     batch: Batch
     masked_T: Tensor
@@ -86,11 +86,11 @@ class Noise:
         return replace(self, batch=batch, masked_T=self.masked_T[at_T], probability_T=self.probability_T[at_T])
 
 
-def draw(law: Law, copies: Copies) -> Noise:
-    """Mask ``copies`` by ``law``."""
-    masked_T, probability_T = _LAWS[law.name](law, copies)
+def draw(schedule: NoiseSchedule, copies: CleanCopies) -> Noise:
+    """Mask ``copies`` by ``schedule``."""
+    masked_T, probability_T = _SCHEDULES[schedule.name](schedule, copies)
     masked_T = masked_T & copies.batch.response_T
-    return Noise(copies.batch, masked_T, torch.where(masked_T, probability_T, 1.0), law.draws)
+    return Noise(copies.batch, masked_T, torch.where(masked_T, probability_T, 1.0), schedule.draws)
 
 
 def weights(noise: Noise, weighting: Weighting, cart_q: float = CART_Q) -> Tensor:
@@ -143,25 +143,26 @@ def draw_masks(batch: Batch, level_B: Tensor, key_B: Tensor, step: int | Tensor)
     return batch.response_T & (u_T < level_B[batch.row_T])
 
 
-def _bernoulli(copies: Copies, level_R: Tensor) -> tuple[Tensor, Tensor]:
+def _bernoulli(copies: CleanCopies, level_R: Tensor) -> tuple[Tensor, Tensor]:
     """Each token independently with its copy's level."""
     masked_T = draw_masks(copies.batch, level_R, copies.key_R, copies.draw_R)
     return masked_T, level_R[copies.batch.row_T]
 
 
-def _uniform(law: Law, copies: Copies) -> tuple[Tensor, Tensor]:
-    """t ~ U(eps, 1) for every copy (LLaDA, arXiv 2502.09992, eq. 5; SDAR's p = (1 - eps) t + eps is the same law)."""
-    return _bernoulli(copies, levels(copies.key_R, copies.draw_R, law.eps))
+def _uniform(schedule: NoiseSchedule, copies: CleanCopies) -> tuple[Tensor, Tensor]:
+    """t ~ U(eps, 1) for every copy (LLaDA, arXiv 2502.09992, eq. 5; SDAR's p = (1 - eps) t + eps is the same
+    schedule)."""
+    return _bernoulli(copies, levels(copies.key_R, copies.draw_R, schedule.eps))
 
 
-def _even(law: Law, copies: Copies) -> tuple[Tensor, Tensor]:
+def _even(schedule: NoiseSchedule, copies: CleanCopies) -> tuple[Tensor, Tensor]:
     """Levels of the batch on one even grid with a random offset, in random order."""
-    return _bernoulli(copies, even_levels(copies.batch_key, 0, len(copies.key_R), law.eps))
+    return _bernoulli(copies, even_levels(copies.batch_key, 0, len(copies.key_R), schedule.eps))
 
 
-def _band(law: Law, copies: Copies) -> tuple[Tensor, Tensor]:
+def _band(schedule: NoiseSchedule, copies: CleanCopies) -> tuple[Tensor, Tensor]:
     """t ~ U(low, high) (LLaDA2: inclusionAI/dFactory's noise_range)."""
-    low, high = law.band
+    low, high = schedule.band
     return _bernoulli(copies, low + (high - low) * levels(copies.key_R, copies.draw_R, 0.0))
 
 
@@ -177,12 +178,12 @@ def ranks(batch: Batch, among_T: Tensor, key_R: Tensor, draw_T: Tensor, group_T:
     return rank_T - first[group_T]
 
 
-def _ranks(copies: Copies, draw_T: Tensor, group_T: Tensor) -> Tensor:
+def _ranks(copies: CleanCopies, draw_T: Tensor, group_T: Tensor) -> Tensor:
     """The ranks of response tokens."""
     return ranks(copies.batch, copies.batch.response_T, copies.key_R, draw_T, group_T)
 
 
-def _counts(law: Law, copies: Copies) -> tuple[Tensor, Tensor]:
+def _counts(schedule: NoiseSchedule, copies: CleanCopies) -> tuple[Tensor, Tensor]:
     """Exactly k of a row's L tokens: k_j = ((k0 - 1 + floor(j L / n)) mod L) + 1 for draw j of n, k0 uniform on 1..L.
 
     LLaDA's forward_process (get_log_likelihood.py) rounds k0 + j L / n half to even, and then some k_j are not uniform
@@ -191,12 +192,12 @@ def _counts(law: Law, copies: Copies) -> tuple[Tensor, Tensor]:
     batch = copies.batch
     length_R = batch.response_lengths_B
     first_R = (uniform(copies.key_R, Draw.NOISE_LEVEL, 0, 0) * length_R).floor().long()
-    count_R = (first_R + copies.draw_R * length_R // law.draws) % length_R + 1
+    count_R = (first_R + copies.draw_R * length_R // schedule.draws) % length_R + 1
     rank_T = _ranks(copies, copies.draw_R[batch.row_T], batch.row_T)
     return rank_T < count_R[batch.row_T], (count_R / length_R.double())[batch.row_T]
 
 
-def _coupled(law: Law, copies: Copies) -> tuple[Tensor, Tensor]:
+def _coupled(schedule: NoiseSchedule, copies: CleanCopies) -> tuple[Tensor, Tensor]:
     """Draws 2i and 2i + 1 mask a set of k tokens and its complement, k uniform on 0..L, with p = k / (L + 1) and
     (L - k) / (L + 1) (ESPO, arXiv 2512.03759)."""
     batch = copies.batch
@@ -209,18 +210,18 @@ def _coupled(law: Law, copies: Copies) -> tuple[Tensor, Tensor]:
     return masked_T, (masked_R.clamp(min=1) / (length_R + 1).double())[batch.row_T]
 
 
-def _blocks(law: Law, copies: Copies) -> tuple[Tensor, Tensor]:
+def _blocks(schedule: NoiseSchedule, copies: CleanCopies) -> tuple[Tensor, Tensor]:
     """k of the s response tokens of every block, p = k / s; the levels of a row's (draw, block) cells lie on one even
     grid with a random offset (EBPO, LLaDA2.1 report, arXiv 2602.08676)."""
     batch = copies.batch
-    assert law.block_length is not None
-    block_T = batch.column_T // law.block_length
+    assert schedule.block_length is not None
+    block_T = batch.column_T // schedule.block_length
     prompt_R = torch.tensor(batch.lengths) - batch.response_lengths_B
-    first_R = prompt_R // law.block_length
-    cells_R = (torch.tensor(batch.lengths) - 1) // law.block_length - first_R + 1
+    first_R = prompt_R // schedule.block_length
+    cells_R = (torch.tensor(batch.lengths) - 1) // schedule.block_length - first_R + 1
     cell_T = copies.draw_R[batch.row_T] * cells_R[batch.row_T] + (block_T - first_R[batch.row_T]).clamp(min=0)
     offset_R = uniform(copies.key_R, Draw.NOISE_LEVEL, 0, 0)
-    level_T = (cell_T.double() / (cells_R * law.draws)[batch.row_T] + offset_R[batch.row_T]) % 1.0
+    level_T = (cell_T.double() / (cells_R * schedule.draws)[batch.row_T] + offset_R[batch.row_T]) % 1.0
     width = int(block_T.max()) + 1
     group_T = batch.row_T * width + block_T
     size_T = torch.bincount(group_T[batch.response_T], minlength=int(group_T.max()) + 1)[group_T].clamp(min=1)
@@ -229,7 +230,7 @@ def _blocks(law: Law, copies: Copies) -> tuple[Tensor, Tensor]:
     return rank_T < count_T, count_T / size_T.double()
 
 
-_LAWS: dict[str, Callable[[Law, Copies], tuple[Tensor, Tensor]]] = {
+_SCHEDULES: dict[str, Callable[[NoiseSchedule, CleanCopies], tuple[Tensor, Tensor]]] = {
     "uniform": _uniform,
     "even": _even,
     "counts": _counts,

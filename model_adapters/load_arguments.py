@@ -8,8 +8,8 @@ from typing import Any
 
 import torch
 
-from dare_bench.errors import CheckpointError, UsageError
-from dare_bench.model_adapters.encoding import as_id, shown
+from dare_bench.errors import CheckpointError, UsageError, brief
+from dare_bench.model_adapters.encoding import as_id
 from dare_bench.types import ModelSpec, OpeningSettings
 
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16, "float64": torch.float64}
@@ -69,7 +69,7 @@ def _given_id(name: str, value: Any) -> int:
     """A special id that was given to ``load``; raises UsageError."""
     token = as_id(value)
     if token is None:
-        raise UsageError(f"{name}={shown(value)} is not a token id; give a whole number")
+        raise UsageError(f"{name}={brief(value)} is not a token id; give a whole number")
     return token
 
 
@@ -77,13 +77,13 @@ def check_ids(spec: ModelSpec, path: Path) -> None:
     """Raise CheckpointError for invalid special ids."""
     eot = () if spec.eot_id is None else (spec.eot_id,)
     if spec.pad_id is not None and as_id(spec.pad_id) is None:
-        raise CheckpointError(f"{path}: pad_token_id={shown(spec.pad_id)} is not a token id; it must be one, or null")
+        raise CheckpointError(f"{path}: pad_token_id={brief(spec.pad_id)} is not a token id; it must be one, or null")
     mask = () if spec.mask_id is None else (spec.mask_id,)
     named = (("mask_id", mask), ("eos_id", spec.eos_ids), ("eot_id", eot), ("edit ids", spec.edit_ids))
     for name, ids in named:
         for token in ids:
             if as_id(token) is None:
-                raise CheckpointError(f"{path}: {name}={shown(token)} is not a token id; give {name}=")
+                raise CheckpointError(f"{path}: {name}={brief(token)} is not a token id; give {name}=")
             if not 0 <= token < spec.vocab_size:
                 raise CheckpointError(f"{path}: {name}={token} is outside the vocabulary of {spec.vocab_size} rows")
     if spec.mask_id in spec.eos_ids:

@@ -23,7 +23,7 @@ Values = Callable[[Any, Step], Tensor]
 """-log p of a step's scored tokens under a network, float32 [N] on the CPU, without a graph."""
 
 
-class Reference:
+class ReferenceLosses:
     """The reference's token losses (``objective.Losses``).
 
     Args:
@@ -44,7 +44,7 @@ class Reference:
     def __call__(self, step: Step) -> Tensor:
         if self.cache is None:
             return self.losses(step)
-        item_N = step.item_R[step.looks.look_N]
+        item_N = step.item_R[step.copies.copy_N]
         nll_N = torch.empty(len(item_N), dtype=torch.float64)
         for place, key in enumerate(step.keys):
             if key not in self.cache:
@@ -53,9 +53,9 @@ class Reference:
         return nll_N
 
 
-def open_reference(
+def open_reference_policy(
     objective: Objective, spec: TrainSpec, model: LoadedModel, services: Services, accelerator: Any, values: Values
-) -> Reference:
+) -> ReferenceLosses:
     """The reference of a training.
 
     Args:
@@ -79,7 +79,7 @@ def open_reference(
 
     # Forwards of a sharded network are collective: what one process has cached, another may still have to compute.
     keep = not objective.fresh_noise and not (adapter_off and spec.fsdp)
-    return Reference(losses, keep, adapter_off, None if adapter_off else network)
+    return ReferenceLosses(losses, keep, adapter_off, None if adapter_off else network)
 
 
 def _check(other: LoadedModel, model: LoadedModel, name: str | None) -> None:

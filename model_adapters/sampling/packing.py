@@ -171,29 +171,35 @@ class Packer:
         """The candidates of each row, and what a forward has to know of them."""
         rows = [self.rows[i] for i in order]
         column_N = torch.cat(parts := [row.candidates(*spans[i]) for i, row in zip(order, rows, strict=True)])
-        counts = [len(part) for part in parts]
-        starts = [start - spans[i][0] for i, start in zip(order, accumulate([0, *lengths]), strict=False)]
-        row_N, at_N = _repeated(order, counts), column_N + _repeated(starts, counts)
-        source_N = at_N
+        counts, edits = [len(part) for part in parts], any(row.sampler.strategy.edits for row in rows)
+        places = zip(order, rows, accumulate([0, *lengths]), accumulate([0, *counts]), strict=False)
+        of_rows = [
+            (i, start - spans[i][0], spans[i][0], self.offsets[i], row.answer_begin, first, row.editable_from)
+            for i, row, start, first in places
+        ]
+        table = torch.tensor(of_rows).repeat_interleave(torch.tensor(counts), dim=0).unbind(1)
+        row_N, start_N, low_N, offset_N, answer_N, first_N, editable_from_N = table
+        source_N = at_N = column_N + start_N
         if rows[0].sampler.attention.predicts_next:  # but where the state before is not computed
-            source_N = at_N - (column_N > _repeated([spans[i][0] for i in order], counts)).long()
-        edits = [row.sampler.strategy.edits for row in rows]
-        editable_from = [row.first_response if edited else row.stop for row, edited in zip(rows, edits, strict=True)]
+            source_N = at_N - (column_N > low_N).long()
         return Candidates(
             at_N=at_N,
             source_N=source_N,
             copy_N=source_N + sum(lengths) if self.guided else None,
-            place_N=column_N + torch.tensor(self.offsets)[row_N],
+            place_N=column_N + offset_N,
             row_N=row_N,
             column_N=column_N,
-            position_N=column_N - _repeated([row.answer_begin for row in rows], counts),
-            slot_N=torch.cat([torch.arange(n) for n in counts]),
-            editable_N=column_N >= _repeated(editable_from, counts) if any(edits) else None,
+            position_N=column_N - answer_N,
+            slot_N=torch.arange(len(column_N)) - first_N,
+            editable_N=column_N >= editable_from_N if edits else None,
             width=max(*counts, 1),
             groups=self._groups(row_N),
         )
 
     def _groups(self, row_N: Tensor) -> list[Tensor]:
+        """The indices of the candidates of each kind."""
+        if len(set(self.kinds)) == 1:
+            return [torch.arange(len(row_N))]
         kind_N = torch.tensor(self.kinds)[row_N]
         return [(kind_N == kind).nonzero()[:, 0] for kind in range(max(self.kinds) + 1)]
 

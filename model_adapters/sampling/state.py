@@ -131,6 +131,11 @@ class RowState:
         return self.begin if self.sampler.attention.causal else 0
 
     @property
+    def editable_from(self) -> int:
+        """The first column of the block whose written tokens may be replaced."""
+        return self.first_response if self.sampler.strategy.edits else self.stop
+
+    @property
     def first_response(self) -> int:
         """The first column of the block after the prompt."""
         return max(self.begin, len(self.prompt))

@@ -28,7 +28,7 @@ from dare_bench.cli import main
 from dare_bench.cli.guard import Stopped
 from dare_bench.diffusion.rng import Draw
 from dare_bench.loading import locate
-from dare_bench.model_adapters.sampling import device, scores, state, strategies
+from dare_bench.model_adapters.sampling import device, packing, scores, state, strategies
 from dare_bench.model_adapters.sampling.strategies.dynamic import Dynamic
 from dare_bench.model_adapters.sampling.strategies.quota import Quota
 from dare_bench.runs.reader import Run
@@ -327,13 +327,13 @@ def test_another_batch_size_and_another_number_of_threads_stay_green(name: str, 
 
 def test_float_noise_put_into_every_logit_stays_green(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """About as much as another CPU makes, and more than batch sizes and threads do here."""
-    logits, rng = device.DeviceState._logits, torch.Generator().manual_seed(0)
+    forward, rng = device.DeviceState.forward, torch.Generator().manual_seed(0)
 
-    def noisy(*given: Any) -> torch.Tensor:
-        built = logits(*given)
-        return built + (2 * torch.rand(built.shape, generator=rng) - 1) * 1e-5
+    def noisy(*given: Any) -> Any:
+        built, positions = forward(*given)
+        return built + (2 * torch.rand(built.shape, generator=rng) - 1) * 1e-5, positions
 
-    monkeypatch.setattr(device.DeviceState, "_logits", noisy)
+    monkeypatch.setattr(device.DeviceState, "forward", noisy)
     assert not judge(evaluated("tiny-sdar", tmp_path), BASELINES / "tiny-sdar.json").regressed
 
 
@@ -367,9 +367,13 @@ def short_blocks(patch: pytest.MonkeyPatch) -> None:
 
 
 def logits_of_the_position_before(patch: pytest.MonkeyPatch) -> None:
-    logits = device.DeviceState._logits
-    shifted = lambda self, network, pack, tokens_T, at_N: logits(self, network, pack, tokens_T, (at_N - 1).clamp(min=0))  # noqa: E731
-    patch.setattr(device.DeviceState, "_logits", shifted)
+    listed = packing.Packer._candidates
+
+    def shifted(*given: Any) -> Any:
+        candidates = listed(*given)
+        return replace(candidates, source_N=(candidates.source_N - 1).clamp(min=0))
+
+    patch.setattr(packing.Packer, "_candidates", shifted)
 
 
 def prompts_without_their_first_token(patch: pytest.MonkeyPatch) -> None:

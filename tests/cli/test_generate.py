@@ -7,6 +7,7 @@ import json
 import os
 import pty
 import re
+import select
 import signal
 import subprocess
 import sys
@@ -122,13 +123,18 @@ def in_terminal(words: list[str], until: bytes | None = None) -> tuple[int, str]
     """The exit code of a command in its own terminal, and what it printed; Ctrl-C when it has printed ``until``."""
     leader, follower = pty.openpty()
     environment = {**os.environ, "TERM": "xterm-256color", "COLUMNS": "80", "LINES": "24"}
+    # A process in the background begins with the interrupt ignored.
+    code = "import signal; signal.signal(signal.SIGINT, signal.default_int_handler); "
+    code += "from dare_bench.cli import main; main()"
     process = subprocess.Popen(
-        [sys.executable, "-m", "dare_bench.cli", *words],
+        [sys.executable, "-c", code, *words],
         stdin=follower, stdout=follower, stderr=follower, start_new_session=True, env=environment,
     )  # fmt: skip
     os.close(follower)
     printed, end = b"", time.monotonic() + 240
     while time.monotonic() < end:
+        if not select.select([leader], [], [], 1)[0]:
+            continue
         try:
             part = os.read(leader, 65536)
         except OSError:  # the last one has closed it

@@ -18,7 +18,7 @@ from dare_bench.model_adapters.sampling.frames import Frames
 from dare_bench.types import LoopStats, Request
 
 REFUSED = {
-    *(("llada", way) for way in ("rcr", "rcr at temperature")),
+    *(("llada", way) for way in ("rcr", "rcr at temperature", "p2", "p2 at temperature")),
     ("dream", "confidence_threshold"),
     *(("llada2", way) for way in ("editing", "editing at temperature")),
     ("llada21", "editing at temperature"),

@@ -11,12 +11,36 @@
     text: "text" in head.dataset,
   }));
   const facts = [...element.tBodies[0].rows].map((row) => ({
-    text: row.textContent.toLowerCase(),
+    words: words(described(row)),
     family: row.dataset.family,
     hardware: row.dataset.hardware,
     tier: row.dataset.tier,
     status: "badged" in row.dataset ? "badged" : row.classList.contains("off") ? "unranked" : "ranked",
   }));
+
+  // The search looks at a row's name and settings, not at its date, badges, scores and hashes.
+  function described(row) {
+    const parts = row.querySelectorAll("th > a, th > small");
+    return [...parts].flatMap((part) => [...part.childNodes].filter((node) => node.nodeType === 3)
+      .map((node) => node.textContent)).join(" ");
+  }
+
+  // Lowercase words and numbers, each with a space on both sides: " tiny llada steps 16 temperature 0.5 ".
+  function words(text) {
+    return ` ${(text.toLowerCase().match(/\d+\.\d+|[\p{L}\p{N}]+/gu) ?? []).join(" ")} `;
+  }
+
+  // What a row has to have: whole words, a number together with the word before it ("seed 1"). The last word may be
+  // the beginning of one, as long as it is being typed.
+  function terms(query) {
+    const found = [];
+    for (const word of words(query).trim().split(" ")) {
+      if (/^\d/.test(word) && found.length) found.push(`${found.pop()}${word} `);
+      else if (word) found.push(` ${word} `);
+    }
+    if (/\p{L}$/u.test(query) && found.length) found.push(found.pop().trimEnd());
+    return found;
+  }
 
   // Numbers, with empty cells last in both directions.
   DataTable.ext.type.order["board-asc"] = (a, b) => order(a, b, 1);
@@ -46,6 +70,7 @@
   };
   const field = (label, control) => make("label", {}, make("span", { textContent: label }), control);
 
+  let wanted = [];
   const search = make("input", { type: "search", autocomplete: "off", spellcheck: false });
   const selects = {};
   for (const [name, label] of [["status", "Rows"], ["family", "Family"], ["hardware", "Hardware"], ["tier", "Tier"]]) {
@@ -80,7 +105,7 @@
   // The view: from the controls to the table and the address, and back.
   function fits(row) {
     if (Object.entries(selects).some(([name, select]) => select.value && row[name] !== select.value)) return false;
-    return search.value.toLowerCase().split(/\s+/).every((word) => row.text.includes(word));
+    return wanted.every((term) => row.words.includes(term));
   }
 
   function view() {
@@ -117,6 +142,7 @@
   }
 
   function draw() {
+    wanted = terms(search.value);
     boxes.forEach((box, at) => { if (box) board.column(at).visible(box.checked, false); });
     element.classList.toggle("plainly", !small.checked);
     board.draw();

@@ -128,6 +128,22 @@ def test_search_and_filters_narrow_and_say_how_many_are_left(look: Look, board: 
     assert shown(page) == ["tiny-dream"]
 
 
+def test_search_finds_whole_words_of_names_and_settings_only(look: Look, tmp_path: Path) -> None:
+    for seed, temperature in ((1, 0.0), (2, 1.0), (3, 0.5), (12, 0.0)):
+        settings = {"temperature": temperature, "seed": seed}
+        make_run(tmp_path / "runs", f"s{seed}", content=f"{seed:064x}", model=f"m-{seed}x", decoding=settings)
+    build(tmp_path / "runs", tmp_path / "site", samples=False)
+    page = look(tmp_path / "site" / "index.html")
+    found = {
+        "seed 1": ["m-1x"], "seed": ["m-12x", "m-1x", "m-2x", "m-3x"], "temperature 0.5": ["m-3x"],
+        "2026": [], "E1": [], "exact_match": [], "m-2x": ["m-2x"], "tempera": ["m-12x", "m-1x", "m-2x", "m-3x"],
+        "tempera ": [],
+    }  # fmt: skip
+    for text, names in found.items():
+        page.get_by_role("searchbox").fill(text)
+        assert sorted(shown(page)) == names, text
+
+
 def test_columns_can_be_chosen(look: Look, board: Path) -> None:
     page = look(board)
     assert heads(page) == ["Rank", "Model", "Mean", *TASKS, "NFE", "TPF", "tokens/s", "Hardware"]

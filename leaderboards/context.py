@@ -8,6 +8,7 @@ from functools import cached_property
 
 from dare_bench.leaderboards.board import Board, TaskColumn
 from dare_bench.leaderboards.board_rows import BoardRow
+from dare_bench.leaderboards.charts.marks import classes
 from dare_bench.leaderboards.checkpoint_trees import CheckpointNode, trees
 from dare_bench.leaderboards.entries import BoardEntry
 
@@ -42,6 +43,11 @@ class Context:
     samples: bool = True
     views: list[BoardView] = field(default_factory=list)
     pages: dict[str, dict[str, str]] = field(default_factory=dict)
+
+    @cached_property
+    def families(self) -> dict[str, int]:
+        """The class of each family (its shape and color), on all charts of the site."""
+        return classes(entry.family for entry in self.entries)
 
     @cached_property
     def lineage(self) -> list[CheckpointNode]:

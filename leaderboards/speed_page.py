@@ -64,6 +64,7 @@ def write(site: Site, context: Context) -> None:
         shown = pages[:MOST_PAGES]
         values = {
             "title": view.board.title,
+            "families": context.families,
             "tabs": [(sheet.name, sheet.place) for sheet in shown],
             "boards": links if len(links) > 1 else [],
             # Why there is no page of the mean although the board ranks by it; empty if there is one.
@@ -74,12 +75,13 @@ def write(site: Site, context: Context) -> None:
 
 
 def _write(site: Site, sheet: SpeedSheet, values: dict[str, Any]) -> None:
-    charts = [_chart("nfe", f"{sheet.name} against {NFE}", NFE, sheet.passes, sheet, "left")]
+    chart = partial(_chart, sheet, values["families"])
+    charts = [chart("nfe", f"{sheet.name} against {NFE}", NFE, sheet.passes, "left")]
     alone = [(name, points[0]) for name, points in sheet.speeds if len(points) == 1 and len(sheet.speeds) > 1]
     compared = [(name, points) for name, points in sheet.speeds if len(points) > 1 or len(sheet.speeds) == 1]
     for number, (name, points) in enumerate(compared, start=1):
         title = f"{sheet.name} against {SPEED} on {name}"
-        charts.append(_chart(f"speed-{number}", title, SPEED, points, sheet, "right"))
+        charts.append(chart(f"speed-{number}", title, SPEED, points, "right"))
     alone_rows = [(name, _point_row(point, sheet)) for name, point in alone]
     site.page(sheet.place, "speed.html.j2", sheet=sheet, charts=charts, alone=alone_rows, **values)
 
@@ -172,7 +174,13 @@ def _by_hardware(points: Sequence[tuple[str, Point]]) -> list[tuple[str, list[Po
 
 
 def _chart(
-    ident: str, title: str, x_title: str, points: list[Point], sheet: SpeedSheet, better: BetterX
+    sheet: SpeedSheet,
+    families: dict[str, int],
+    ident: str,
+    title: str,
+    x_title: str,
+    points: list[Point],
+    better: BetterX,
 ) -> dict[str, Any]:
     """A chart and the table of its Pareto frontier, for the template."""
     ranked = [point for point in points if point.ranked]
@@ -186,6 +194,7 @@ def _chart(
         higher_is_better=sheet.higher,
         percent=sheet.percent,
         x_unit=UNITS[x_title],
+        families=families,
     )
     rows = frontier_table([point for point in ranked if point.x], better, "up" if sheet.higher else "down")
     return {

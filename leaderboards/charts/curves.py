@@ -13,7 +13,7 @@ from dare_bench.formatting import compact, with_interval
 from dare_bench.leaderboards.charts import frame
 from dare_bench.leaderboards.charts.axes import linear, px
 from dare_bench.leaderboards.charts.frame import BOTTOM, LEFT, RIGHT, TOP, Frame
-from dare_bench.leaderboards.charts.labels import HEIGHT, shorten, spread, width
+from dare_bench.leaderboards.charts.labels import HEIGHT, distinct, spread, width
 from dare_bench.leaderboards.charts.marks import classes, shape
 from dare_bench.runs.text import one_line
 
@@ -84,10 +84,10 @@ def training_curves(
     """The figure of all ``series`` that have a finite point. ``ident`` is an id that is unique on the page;
     ``percent``: scores are shares from 0 to 1, shown in percent."""
     groups = classes(_group(own) for own in series if _finite(own))
+    finite = [(own, points) for own in series if (points := _finite(own))]
+    labels = distinct([own.label or own.name for own, _ in finite], [own.name for own, _ in finite], 22)
     drawn = [
-        _Line(own, points, groups[_group(own)], shorten(own.label or own.name, 22))
-        for own in series
-        if (points := _finite(own))
+        _Line(own, points, groups[_group(own)], label) for (own, points), label in zip(finite, labels, strict=True)
     ]
     if not drawn:
         return frame.empty(ident, title, "No checkpoint has a score yet.")

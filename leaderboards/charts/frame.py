@@ -92,7 +92,7 @@ def key(name: str, number: int, count: int | None = None) -> str:
     number_of = "" if count is None else f" <small>{count}</small>"
     return (
         f'<li class="family f{number}"><svg class="key" viewBox="-8 -8 16 16" aria-hidden="true">'
-        f'<path class="m" d="M0 0{shape(number)}"/></svg>{escape(one_line(name, 40))}{number_of}</li>'
+        f'<path class="m" d="M0 0{shape(number)}"/></svg>{escape(one_line(name, 100))}{number_of}</li>'
     )
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import unicodedata
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
@@ -38,6 +39,25 @@ def shorten(name: str, limit: int = 26) -> str:
         return text
     head = (limit - 1) * 3 // 5
     return f"{text[:head].rstrip()}…{text[len(text) - (limit - 1 - head) :].lstrip()}"
+
+
+def distinct(names: Sequence[str], details: Sequence[str], limit: int = 26) -> list[str]:
+    """The shortened names, of which no two are equal: those that would be are followed by what varies between them in
+    their ``details`` (parts separated by ", "), or by a number where nothing does."""
+    labels = [shorten(name, limit) for name in names]
+    for label in [label for label, count in Counter(labels).items() if count > 1]:
+        alike = [at for at, own in enumerate(labels) if own == label]
+        parts = [details[at].split(", ") for at in alike]
+        shared = set.intersection(*map(set, parts))
+        for at, own in zip(alike, parts, strict=True):
+            varying = ", ".join(part for part in own if part not in shared)
+            room = max(limit - len(varying) - 2, limit // 2)
+            labels[at] = f"{shorten(names[at], room)}, {varying}" if varying else label
+    taken: Counter[str] = Counter()
+    for at, label in enumerate(labels):
+        taken[label] += 1
+        labels[at] = label if taken[label] == 1 else f"{label} ({taken[label]})"
+    return labels
 
 
 @dataclass(slots=True)

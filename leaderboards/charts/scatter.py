@@ -14,7 +14,7 @@ from dare_bench.formatting import compact, with_interval
 from dare_bench.leaderboards.charts import frame
 from dare_bench.leaderboards.charts.axes import linear, logarithmic, px
 from dare_bench.leaderboards.charts.frame import BOTTOM, LEFT, RIGHT, TOP, Frame
-from dare_bench.leaderboards.charts.labels import HEIGHT, LabelPlacer, shorten
+from dare_bench.leaderboards.charts.labels import HEIGHT, LabelPlacer, distinct
 from dare_bench.leaderboards.charts.marks import RADIUS, SMALL, classes, shape
 from dare_bench.leaderboards.charts.pareto import BetterX, BetterY, frontier
 
@@ -72,19 +72,22 @@ def scatter(
     better: BetterX = "left",
     higher_is_better: bool = True,
     percent: bool = True,
+    families: Mapping[str, int] | None = None,
 ) -> Markup:
     """A Pareto plot as a figure: drawing, legend by family, and note; :func:`frontier_table` lists the frontier.
 
     ``ident`` is an id that is unique on the page. x is logarithmic; ``better`` is its good side ("left" for forward
     passes, "right" for tokens per second) and ``x_unit`` its short name in the marks' names (default: ``x_title``).
-    ``percent``: scores are shares from 0 to 1, shown in percent. Links are relative to the page of the figure.
+    ``percent``: scores are shares from 0 to 1, shown in percent. Links are relative to the page
+    of the figure. ``families``: the class of each family on all charts of a site (:func:`marks.classes`; default: of
+    those of this chart).
     """
     drawn = [point for point in points if _drawable(point)]
     if not drawn:
         return frame.empty(ident, title, "No run has both numbers yet.")
     upright: BetterY = "up" if higher_is_better else "down"
     members = {id(point) for point in frontier([point for point in drawn if point.ranked], better, upright)}
-    families = classes(point.family for point in drawn)
+    families = families or classes(point.family for point in drawn)
     shown = [(point, _interval(point, len(drawn) < _DENSE or id(point) in members)) for point in drawn]
     ends = [end for point, interval in shown for end in (point.y or 0.0, *(interval or ()))]
     x = logarithmic([point.x or 0.0 for point in drawn], LEFT + 8, RIGHT - 8)
@@ -179,9 +182,9 @@ def _names(marks: Sequence[_Mark], corners: Sequence[tuple[float, float]], bette
     out_x, out_y = (-1 if better == "left" else 1), (-1 if upright == "up" else 1)
     ways = ((out_x, 0), (out_x, out_y), (-out_x, out_y), (-out_x, -out_y), (0, out_y), (0, -out_y))
     members = sorted((mark for mark in marks if mark.member), key=lambda mark: out_y * mark.y, reverse=True)
-    names = []
-    for mark in members[:_LABELS]:  # best scores first
-        text = shorten(mark.point.name)
+    names, named = [], members[:_LABELS]  # best scores first
+    labels = distinct([mark.point.name for mark in named], [mark.point.settings for mark in named])
+    for mark, text in zip(named, labels, strict=True):
         box = placer.place(text, mark.x, mark.y, ways, RADIUS + 4)
         if box:
             left, right = box[2] < mark.x, box[0] > mark.x
@@ -193,7 +196,7 @@ def _names(marks: Sequence[_Mark], corners: Sequence[tuple[float, float]], bette
 
 def _legend(drawn: Sequence[Point], families: Mapping[str, int], has_frontier: bool) -> list[str]:
     counts = Counter(point.family for point in drawn)
-    legend = [frame.key(name or "other", number, counts[name]) for name, number in families.items()]
+    legend = [frame.key(name or "other", number, counts[name]) for name, number in families.items() if counts[name]]
     if has_frontier:
         legend.append(frame.sign("stairs", "M-8 5H-1V-4H8", "Pareto frontier: no run is better in both"))
     if any(point.approximate for point in drawn):

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from dare_bench.leaderboards.charts import Base, CurvePoint, Point, Series, frontier, scatter, training_curves
 from dare_bench.leaderboards.charts.axes import linear, logarithmic
 from dare_bench.leaderboards.charts.frame import BOTTOM, LEFT, RIGHT, TOP
-from dare_bench.leaderboards.charts.labels import HEIGHT, width
+from dare_bench.leaderboards.charts.labels import HEIGHT, distinct, width
 
 EVIL = "</title></svg><script>alert(1)</script>\"'><img onerror=x>\u202e\x1b]0;x\x07"
 TAGS = """figure figcaption a svg g path text tspan title use defs ul li small p span"""
@@ -130,6 +130,25 @@ def test_a_front_with_room_is_named():
         "middling",
         "thorough",
     }
+
+
+def test_names_of_one_checkpoint_say_what_varies():
+    points = [
+        Point("tiny-llada", 4 * 2**at, 0.2 + at / 5, f"r{at}", settings=f"llada, float32, steps {steps}, lm-eval")
+        for at, steps in enumerate((8, 16, 128))
+    ]
+    names = [text.text for text in tree(chart(points)).findall("svg/g[@class='names']/text")]
+    assert sorted(names) == ["tiny-llada, steps 128", "tiny-llada, steps 16", "tiny-llada, steps 8"]
+    assert distinct(["a", "a", "b"], ["same", "same", "other"]) == ["a", "a (2)", "b"]
+
+
+def test_lines_of_recipes_with_one_title_are_named_by_what_varies():
+    lines = [
+        curve(f"grpo on sudoku, rank {rank}, seed 1", (0, 0.2 * rank), (9, 0.3 * rank), label="grpo, seed 1")
+        for rank in (1, 2)
+    ]
+    texts = [text.text for text in tree(training(*lines)).findall("svg/g[@class='names']/text")]
+    assert texts == ["grpo, seed 1, rank 1", "grpo, seed 1, rank 2"]
 
 
 def test_a_line_goes_through_its_checkpoints_by_step():

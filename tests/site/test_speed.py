@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from run_factory import make_run
+from run_factory import alter, make_run
 from site_pages import Page
 
 from dare_bench.leaderboards.builder import build
@@ -101,6 +101,19 @@ def test_a_task_counts_its_own_forward_passes_where_they_are_known(tmp_path: Pat
     reported = "cost of all 2 tasks of its run together"
     assert reported in mark["older"] and reported not in mark["knows"] and reported not in mark["one-task"]
     assert "1 of these runs evaluated several tasks" in page.text
+
+
+def test_a_family_has_one_color_on_all_charts_of_a_site(tmp_path: Path) -> None:
+    """Also on a page that lacks the family which comes first by name."""
+    for at, (family, tasks) in enumerate({"dream": {"a": 0.5}, "llada": {"a": 0.4, "b": 0.5}}.items()):
+        folder = make_run(tmp_path / "runs", f"r{at}", model=family, content=f"{at:064x}", tasks=tasks)
+        alter(folder, model__family=family)
+    build(tmp_path / "runs", tmp_path / "site", samples=False)
+    looks = {
+        re.findall(r'class="family (f\d+)"><svg[^>]*><path[^>]*></svg>llada ', path.read_text())[0]
+        for path in (tmp_path / "site" / "speed").glob("*.html")
+    }
+    assert len(list((tmp_path / "site" / "speed").glob("*.html"))) == 3 and looks == {"f1"}
 
 
 def test_likelihoods_have_no_speed(tmp_path: Path) -> None:

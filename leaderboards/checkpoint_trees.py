@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -11,6 +10,7 @@ from typing import Any
 from dare_bench.analysis.checkpoint_names import distinguishing, setting_texts
 from dare_bench.analysis.names import method_of
 from dare_bench.leaderboards.entries import BoardEntry, RunScore
+from dare_bench.leaderboards.replicates import recipe_facts
 from dare_bench.runs.scores import Score
 from dare_bench.runs.text import one_line
 
@@ -196,9 +196,7 @@ def _add_to_recipe(
     """Add a checkpoint to its recipe and training, below its parent."""
     lineage = node.lineage
     assert lineage is not None
-    # All facts about a training except its seed, and the rows that the seed draws from the data.
-    names = ("method", "peft", "data", "steps", "settings", "options")
-    key = parent.key, json.dumps([lineage.get(name) for name in names], sort_keys=True, default=str)
+    key = parent.key, recipe_facts(lineage)
     if key not in recipes:
         data = one_line(str(lineage.get("data")), 60)
         recipes[key] = TrainingRecipe(one_line(method_of(lineage), 60), data, lineage.get("steps"))

@@ -3,6 +3,7 @@ of both. A board has a page for the score that it ranks by and one for each of i
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import partial
@@ -15,6 +16,7 @@ from dare_bench.leaderboards.charts import Point, frontier_table, scatter
 from dare_bench.leaderboards.charts.pareto import BetterX
 from dare_bench.leaderboards.context import BoardView, Context
 from dare_bench.leaderboards.rendering import Link, slug
+from dare_bench.leaderboards.replicates import MOST_APART, farthest_apart, recipe_of
 from dare_bench.leaderboards.site import Site
 
 NFE, SPEED = "forward passes per request", "tokens per second"
@@ -31,7 +33,8 @@ MOST_PAGES = 100
 class SpeedSheet:
     """One page: a score of every row of a board against its cost.
 
-    ``passes`` are points over NFE, ``speeds`` points over tokens/s by hardware, the most common hardware first.
+    ``passes`` are points over NFE, ``speeds`` points over tokens/s by hardware, the most common hardware first;
+    ``apart`` is how many times the speed of the slowest of replicates the fastest has there.
     ``together`` counts the points whose run recorded only the cost of all its tasks together.
     """
 
@@ -42,6 +45,7 @@ class SpeedSheet:
     higher: bool
     passes: list[Point]
     speeds: list[tuple[str, list[Point]]]
+    apart: dict[str, float]
     together: int = 0
 
 
@@ -81,7 +85,7 @@ def _write(site: Site, sheet: SpeedSheet, values: dict[str, Any]) -> None:
     compared = [(name, points) for name, points in sheet.speeds if len(points) > 1 or len(sheet.speeds) == 1]
     for number, (name, points) in enumerate(compared, start=1):
         title = f"{sheet.name} against {SPEED} on {name}"
-        charts.append(chart(f"speed-{number}", title, SPEED, points, "right"))
+        charts.append(chart(f"speed-{number}", title, SPEED, points, "right", _no_frontier(sheet.apart[name])))
     alone_rows = [(name, _point_row(point, sheet)) for name, point in alone]
     site.page(sheet.place, "speed.html.j2", sheet=sheet, charts=charts, alone=alone_rows, **values)
 
@@ -101,21 +105,22 @@ def sheets(view: BoardView, number: int) -> list[SpeedSheet]:
 
 def _of_mean(view: BoardView) -> SpeedSheet:
     """The mean over all tasks against the cost of all runs of a row."""
-    passes, speeds = [], []
+    passes, speeds = [], list[_Speed]()
     for row in view.rows:
         mean = row.mean_interval
         score = (row.mean, mean.lo, mean.hi) if mean else (row.mean, None, None)
         approximate = any(cell is not None and cell.score.tier == "A" for cell in row.cells)
         point = _point(view, row, row.main.page, score, approximate, row.rank is not None)
         passes.append(replace(point, x=row.nfe_per_request))
-        speeds.append((row.main.hardware, replace(point, x=row.tokens_per_s)))
-    return SpeedSheet("", f"Mean of {len(view.of_mean)} tasks", "mean", True, True, passes, _by_hardware(speeds))
+        speeds.append(_Speed(row.main.hardware, _replicate(row), replace(point, x=row.tokens_per_s)))
+    title = f"Mean of {len(view.of_mean)} tasks"
+    return SpeedSheet("", title, "mean", True, True, passes, *_by_hardware(speeds))
 
 
 def _of_task(view: BoardView, at: int, place: str) -> SpeedSheet:
     """One task's score against its own forward passes if the run recorded them, else those of all tasks of the run."""
     column = view.columns[at]
-    passes, speeds, together, scores = [], [], 0, []
+    passes, speeds, together, scores = [], list[_Speed](), 0, []
     for row in view.rows:
         cell = row.cells[at]
         if cell is None:
@@ -130,10 +135,10 @@ def _of_task(view: BoardView, at: int, place: str) -> SpeedSheet:
         together += nfe is not None and not is_of_task
         passes.append(replace(point if is_of_task else shared, x=nfe))
         if column.task in entry.generated and entry.cost.tokens_per_s:
-            speeds.append(
-                (entry.hardware, replace(shared if len(entry.tasks) > 1 else point, x=entry.cost.tokens_per_s))
-            )
+            own = replace(shared if len(entry.tasks) > 1 else point, x=entry.cost.tokens_per_s)
+            speeds.append(_Speed(entry.hardware, _replicate(row), own))
     metrics = {score.metric for score in scores}
+    by_hardware, apart = _by_hardware(speeds)
     return SpeedSheet(
         place,
         column.name,
@@ -141,7 +146,8 @@ def _of_task(view: BoardView, at: int, place: str) -> SpeedSheet:
         percent=all(score.is_share for score in scores),
         higher=not any(score.higher_is_better is False for score in scores),
         passes=passes,
-        speeds=_by_hardware(speeds),
+        speeds=by_hardware,
+        apart=apart,
         together=together,
     )
 
@@ -164,13 +170,46 @@ def _point(view: BoardView, row: BoardRow, page: str, score: Bounds, approximate
     )
 
 
-def _by_hardware(points: Sequence[tuple[str, Point]]) -> list[tuple[str, list[Point]]]:
-    """The points with a speed by hardware: speeds on different hardware are never in one chart."""
-    groups: dict[str, list[Point]] = {}
-    for hardware, point in points:
-        if point.x and point.y is not None:
-            groups.setdefault(hardware or NO_HARDWARE, []).append(point)
-    return sorted(groups.items(), key=lambda group: (-len(group[1]), group[0]))
+@dataclass(frozen=True, slots=True)
+class _Speed:
+    """A point with a speed; ``replicate`` is equal for runs that should have about the same speed."""
+
+    hardware: str
+    replicate: tuple[str, str]
+    point: Point
+
+
+def _replicate(row: BoardRow) -> tuple[str, str]:
+    return recipe_of(row.main), row.settings
+
+
+def _by_hardware(speeds: Sequence[_Speed]) -> tuple[list[tuple[str, list[Point]]], dict[str, float]]:
+    """The points with a speed by hardware, since speeds on different hardware are never in one chart, with the range of
+    their replicates; and how far apart the replicates are on each hardware."""
+    groups: dict[str, dict[tuple[str, str], list[Point]]] = defaultdict(lambda: defaultdict(list))
+    for speed in speeds:
+        if speed.point.x and speed.point.y is not None:
+            groups[speed.hardware or NO_HARDWARE][speed.replicate].append(speed.point)
+    points, apart = dict[str, list[Point]](), dict[str, float]()
+    for hardware, replicates in groups.items():
+        values = [[point.x or 0.0 for point in alike] for alike in replicates.values()]
+        apart[hardware] = farthest_apart(values)
+        points[hardware] = [
+            replace(point, x_range=(min(own), max(own)) if len(own) > 1 else None)
+            for own, alike in zip(values, replicates.values(), strict=True)
+            for point in alike
+        ]
+    return sorted(points.items(), key=lambda group: (-len(group[1]), group[0])), apart
+
+
+def _no_frontier(apart: float) -> str:
+    """Why there is no frontier of speeds; empty if there is one."""
+    if apart <= MOST_APART:
+        return ""
+    return (
+        f"No frontier: here the fastest run of one recipe with equal settings is {compact(apart, 2)} times as fast as"
+        f" the slowest, and speeds are compared up to {MOST_APART:g} times."
+    )
 
 
 def _chart(
@@ -181,6 +220,7 @@ def _chart(
     x_title: str,
     points: list[Point],
     better: BetterX,
+    no_frontier: str = "",
 ) -> dict[str, Any]:
     """A chart and the table of its Pareto frontier, for the template."""
     ranked = [point for point in points if point.ranked]
@@ -195,8 +235,10 @@ def _chart(
         percent=sheet.percent,
         x_unit=UNITS[x_title],
         families=families,
+        no_frontier=no_frontier,
     )
-    rows = frontier_table([point for point in ranked if point.x], better, "up" if sheet.higher else "down")
+    shown = [] if no_frontier else [point for point in ranked if point.x]
+    rows = frontier_table(shown, better, "up" if sheet.higher else "down")
     return {
         "ident": ident,
         "title": title,
@@ -204,6 +246,7 @@ def _chart(
         "x_unit": UNITS[x_title],
         "drawing": drawing,
         "ranked": len(ranked),
+        "no_frontier": no_frontier,
         "frontier": [{**_point_row(point, sheet), "dominated": len(dominated)} for point, dominated in rows],
     }
 
@@ -216,4 +259,5 @@ def _point_row(point: Point, sheet: SpeedSheet) -> dict[str, Any]:
         "score": with_interval(point.y or 0.0, None, None, sheet.percent),
         "range": "–".join(ends) if len(ends) == 2 else "",
         "x": compact(point.x or 0.0),
+        "x_range": "–".join(map(compact, point.x_range)) if point.x_range else "",
     }

@@ -30,7 +30,8 @@ class Point:
     """A run in a Pareto plot.
 
     ``x`` is its cost or speed, ``y`` its score with the interval ``lo`` to ``hi``; a point without both numbers, or
-    with an x that is not positive, is left out and counted. ``href`` links to its page. ``approximate`` (exactness
+    with an x that is not positive, is left out and counted. ``href`` links to its page;
+    ``x_range``: the lowest and highest x of its replicates, if any. ``approximate`` (exactness
     tier A) is drawn hollow. A point that is not ``ranked`` is small, gray and not on the frontier; ``remark`` says why.
     """
 
@@ -45,12 +46,13 @@ class Point:
     approximate: bool = False
     ranked: bool = True
     remark: str = ""
+    x_range: tuple[float, float] | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class _Mark:
     """A point and its place in the drawing, in units from the top left; ``top`` and ``foot`` are the ends of its
-    interval if that is drawn. ``member``: is it on the frontier?"""
+    interval if that is drawn, ``left`` and ``right`` those of its replicates. ``member``: is it on the frontier?"""
 
     point: Point
     number: int
@@ -59,6 +61,8 @@ class _Mark:
     y: float
     top: float | None
     foot: float | None
+    left: float | None
+    right: float | None
 
 
 def scatter(
@@ -73,6 +77,7 @@ def scatter(
     higher_is_better: bool = True,
     percent: bool = True,
     families: Mapping[str, int] | None = None,
+    no_frontier: str = "",
 ) -> Markup:
     """A Pareto plot as a figure: drawing, legend by family, and note; :func:`frontier_table` lists the frontier.
 
@@ -80,24 +85,27 @@ def scatter(
     passes, "right" for tokens per second) and ``x_unit`` its short name in the marks' names (default: ``x_title``).
     ``percent``: scores are shares from 0 to 1, shown in percent. Links are relative to the page
     of the figure. ``families``: the class of each family on all charts of a site (:func:`marks.classes`; default: of
-    those of this chart).
+    those of this chart). ``no_frontier``: a sentence that says why no frontier is drawn, if none is.
     """
     drawn = [point for point in points if _drawable(point)]
     if not drawn:
         return frame.empty(ident, title, "No run has both numbers yet.")
     upright: BetterY = "up" if higher_is_better else "down"
-    members = {id(point) for point in frontier([point for point in drawn if point.ranked], better, upright)}
+    members = {
+        id(point) for point in frontier([point for point in drawn if point.ranked and not no_frontier], better, upright)
+    }
     families = families or classes(point.family for point in drawn)
     shown = [(point, _interval(point, len(drawn) < _DENSE or id(point) in members)) for point in drawn]
     ends = [end for point, interval in shown for end in (point.y or 0.0, *(interval or ()))]
-    x = logarithmic([point.x or 0.0 for point in drawn], LEFT + 8, RIGHT - 8)
+    x = logarithmic([end for point in drawn for end in (point.x or 0.0, *(point.x_range or ()))], LEFT + 8, RIGHT - 8)
     y = linear(ends, BOTTOM, TOP, percent)
     chart = Frame(ident, title, x, y, x_title, y_title, percent, better, upright, links=len(drawn))
     marks = []
     for point, interval in shown:
         foot, top = map(y, interval) if interval else (None, None)
         number, member = families[point.family], id(point) in members
-        marks.append(_Mark(point, number, member, x(point.x or 0.0), y(point.y or 0.0), top, foot))
+        left, right = map(x, point.x_range) if point.x_range else (None, None)
+        marks.append(_Mark(point, number, member, x(point.x or 0.0), y(point.y or 0.0), top, foot, left, right))
     marks.sort(key=lambda mark: (mark.point.ranked, mark.member, mark.x))  # the frontier's members lie on top
     corners = _stairs([mark for mark in marks if mark.member], better, upright)
     chart.parts += [_shapes(ident, marks), _dominated_area(corners, upright)]
@@ -109,6 +117,8 @@ def scatter(
         left_out = len(points) - len(drawn)
         runs = "1 run is" if left_out == 1 else f"{left_out} runs are"
         chart.notes.append(f"{runs} not drawn: no score, or no value above zero on this axis.")
+    if no_frontier:
+        chart.notes.append(no_frontier)
     return chart.figure()
 
 
@@ -138,18 +148,26 @@ def _link(mark: _Mark, ident: str, unit: str, percent: bool, brief: bool) -> str
     point = mark.point
     name = (
         point.name,
-        f"{with_interval(point.y or 0.0, point.lo, point.hi, percent)} · {compact(point.x or 0.0)} {unit}",
+        f"{with_interval(point.y or 0.0, point.lo, point.hi, percent)} · {_x_text(point)} {unit}",
         "" if brief else point.settings,
         point.remark or ("" if point.ranked else "not ranked"),
     )
     across = px(mark.x)
     whisker = "" if mark.foot is None else f'<path d="M{across} {px(mark.foot)}V{px(mark.top or 0.0)}"/>'
+    if mark.left is not None and mark.right is not None:
+        whisker += f'<path class="replicates" d="M{px(mark.left)} {px(mark.y)}H{px(mark.right)}"/>'
     kinds = f"f{mark.number}" + " front" * mark.member + " hollow" * point.approximate + " faint" * (not point.ranked)
     size = "m" if point.ranked else "s"
     return (
         f'<a class="{kinds}" href="{escape(point.href)}">{frame.name_of(name)}{whisker}'
         f'<use href="#{escape(ident)}-{size}{mark.number % 8}" x="{across}" y="{px(mark.y)}"/></a>'
     )
+
+
+def _x_text(point: Point) -> str:
+    """x, with the range of its replicates."""
+    text = compact(point.x or 0.0)
+    return f"{text} ({'–'.join(map(compact, point.x_range))})" if point.x_range else text
 
 
 def _stairs(members: Sequence[_Mark], better: BetterX, upright: BetterY) -> list[tuple[float, float]]:
@@ -176,6 +194,7 @@ def _names(marks: Sequence[_Mark], corners: Sequence[tuple[float, float]], bette
     """The names of the frontier's members where there is space: first on its far side, which has no marks."""
     placer = LabelPlacer((LEFT + 2, TOP - HEIGHT - 4, RIGHT, BOTTOM - 2))
     placer.taken = [(m.x - RADIUS, m.y - RADIUS, m.x + RADIUS, m.y + RADIUS) for m in marks]
+    placer.taken += [(m.left, m.y - 2, m.right, m.y + 2) for m in marks if m.left is not None and m.right is not None]
     placer.taken += [(m.x - 2, m.top or 0.0, m.x + 2, m.foot) for m in marks if m.foot is not None]
     for (ax, ay), (bx, by) in pairwise(corners):
         placer.taken.append((min(ax, bx), min(ay, by), max(ax, bx) + 0.5, max(ay, by) + 0.5))
@@ -199,6 +218,8 @@ def _legend(drawn: Sequence[Point], families: Mapping[str, int], has_frontier: b
     legend = [frame.key(name or "other", number, counts[name]) for name, number in families.items() if counts[name]]
     if has_frontier:
         legend.append(frame.sign("stairs", "M-8 5H-1V-4H8", "Pareto frontier: no run is better in both"))
+    if any(point.x_range for point in drawn):
+        legend.append(frame.sign("replicates", "M-8 0H8", "slowest to fastest of replicates"))
     if any(point.approximate for point in drawn):
         legend.append(frame.sign("hollow", f"M0 0{shape(0)}", "approximate (tier A)"))
     if any(not point.ranked for point in drawn):

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from lineages import trained
 from run_factory import alter, make_run
 from site_pages import Page
 
@@ -114,6 +115,22 @@ def test_a_family_has_one_color_on_all_charts_of_a_site(tmp_path: Path) -> None:
         for path in (tmp_path / "site" / "speed").glob("*.html")
     }
     assert len(list((tmp_path / "site" / "speed").glob("*.html"))) == 3 and looks == {"f1"}
+
+
+@pytest.mark.parametrize(("speed", "front"), [(149.0, True), (151.0, False)])
+def test_there_is_no_front_of_speeds_where_replicates_are_far_apart(tmp_path: Path, speed: float, front: bool) -> None:
+    """Two seeds of a recipe are replicates, and neither its base nor a run with other settings is one."""
+    lineages = [trained(seed=seed) for seed in range(2)]
+    run(tmp_path / "runs", "slow", speed=100.0, content="s0", lineage=lineages[0])
+    run(tmp_path / "runs", "fast", speed=speed, content="s1", lineage=lineages[1])
+    run(tmp_path / "runs", "base", speed=900.0, content="base", factor=0.1)
+    run(tmp_path / "runs", "other", speed=9.0, content="s0", lineage=lineages[0], decoding={"steps": 8})
+    build(tmp_path / "runs", tmp_path / "site", samples=False)
+    page = (tmp_path / "site/speed/index.html").read_text()
+    passes, speeds = page.split('<section class="beside"')[1:3]
+    assert 'class="stairs"' in passes and ('class="stairs"' in speeds) == front
+    assert speeds.count("100–149" if front else "100–151") >= 2
+    assert ("No frontier: here the fastest run of one recipe" in speeds) != front
 
 
 def test_likelihoods_have_no_speed(tmp_path: Path) -> None:

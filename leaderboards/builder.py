@@ -77,6 +77,9 @@ def build(
     if not entries:
         places = ", ".join(str(Path(root).absolute()) for root in roots)
         raise RunError(f"no runs in {places}; create one with dare-bench eval")
+    if not samples:
+        for entry in entries:
+            entry.files = {}
     _check(out)
     context = Context(entries, problem, samples)
     context.views = [_declared_view(number, name, board, context) for number, (name, board) in enumerate(declared)]

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 
-from dare_bench.analysis.intervals import LEVEL, Interval, mean_of
+from dare_bench.analysis.intervals import Interval, mean_of
 from dare_bench.analysis.paired_tests import holm
 from dare_bench.leaderboards import pair_differences
 from dare_bench.leaderboards.board_ranking import pair_p
@@ -18,6 +18,7 @@ from dare_bench.leaderboards.entries import RunScore
 from dare_bench.leaderboards.pair_differences import Delta
 from dare_bench.leaderboards.rendering import Link
 from dare_bench.leaderboards.site import Site
+from dare_bench.leaderboards.unpaired_differences import p_of_bounds
 
 PLACE = "compare/index.html"
 TOP = 8
@@ -46,6 +47,11 @@ class ComparisonMatrix:
     pairs: dict[tuple[int, int], list[Delta] | str]
     p: dict[tuple[int, int], float]
 
+    @property
+    def unpaired(self) -> int:
+        """The number of pairs whose documents could not be paired."""
+        return sum(not all(d.paired for d in deltas) for deltas in self.pairs.values() if not isinstance(deltas, str))
+
     def cells(self) -> list[list[MatrixCell | None]]:
         """The cells by row, None on the diagonal."""
         gains = {
@@ -64,9 +70,7 @@ class ComparisonMatrix:
 
 
 def link(context: Context) -> Link | None:
-    """In the navigation if there are runs to compare and samples may be read."""
-    if not context.samples:
-        return None
+    """In the navigation if there are runs to compare."""
     some = any(len(_best(view)) > 1 for view in context.views)
     return Link(PLACE, "Compare") if some or pairs(context) else None
 
@@ -137,18 +141,13 @@ def _gain(deltas: list[Delta], ranking_p: float | None) -> Delta:
         return first.gain
     value, mean = mean_of([Interval(d.method, d.level, d.lo, d.hi, d.n) for d in deltas], [d.value for d in deltas])
     lo, hi = (mean.lo, mean.hi) if mean else (None, None)
-    p = _p_of(value, lo, hi) if ranking_p is None else ranking_p
-    return replace(first, value=value, lo=lo, hi=hi, p=p, share=all(delta.share for delta in deltas)).gain
-
-
-def _p_of(value: float, lo: float | None, hi: float | None) -> float | None:
-    """The two-sided p of a mean difference from the bound of its interval towards zero (Altman and Bland, BMJ 343,
-    2011, d2304)."""
-    if lo is None or hi is None:
-        return None
-    from scipy.stats import norm
-
-    half = value - lo if value > 0 else hi - value
-    if half <= 0:
-        return 1.0 if value == 0 else None
-    return float(2 * norm.sf(abs(value) / half * norm.ppf(0.5 + LEVEL / 2)))
+    p = p_of_bounds(value, lo, hi) if ranking_p is None else ranking_p
+    return replace(
+        first,
+        value=value,
+        lo=lo,
+        hi=hi,
+        p=p,
+        share=all(delta.share for delta in deltas),
+        paired=all(delta.paired for delta in deltas),
+    ).gain

@@ -22,8 +22,8 @@ from dare_bench.runs.reader import Run
 from dare_bench.runs.text import one_line, visible
 
 TEMPLATE = "comparison.html.j2"
-SHOWN = 50
-"""Maximum number of changed documents on a page, over all tasks."""
+SHOWN = 100
+"""Maximum number of changed documents with their texts on a page, over all tasks; all others are listed by id."""
 _TEXT = 1200
 """Maximum characters of a prompt or an answer; the runs' pages and files have all of it."""
 
@@ -51,12 +51,14 @@ class ShownDocument:
 
 @dataclass(frozen=True, slots=True)
 class ShownDocuments:
-    """The first changed documents of one comparison; ``unread`` counts those that could not be read, since their files
-    have changed since."""
+    """The changed documents of one comparison: the first with their texts, of the others (``worse`` and ``better``) the
+    ids. ``unread`` counts those that could not be read, since their files have changed since."""
 
     item: ScoreComparison
     title: str
     shown: list[ShownDocument]
+    worse: Sequence[ChangedDocument]
+    better: Sequence[ChangedDocument]
     unread: int = 0
 
 
@@ -134,19 +136,33 @@ def _plot(comparison: RunComparison) -> Markup | None:
 def _documents(comparison: RunComparison) -> list[ShownDocuments]:
     """The changed documents of each item, limited to keep the page short; those that got worse come first."""
     items = [item for item in comparison.items if item.better or item.worse]
-    each = max(SHOWN // max(len(items), 1), 4)
+    shares = _shares([len(item.better) + len(item.worse) for item in items])
     result = []
-    for item in items:
-        shown = list(_shown_documents(comparison, item, each))
+    for item, most in zip(items, shares, strict=True):
+        # Half of them worse and half better, unless there are fewer of one kind.
+        worse, better = max(most - len(item.better), most // 2), max(most - len(item.worse), most - most // 2)
+        shown = list(_shown_documents(comparison, item, worse, better))
         readable = [document for document in shown if document is not None]
-        result.append(ShownDocuments(item, comparison.title(item), readable, shown.count(None)))
+        more = item.worse[worse:], item.better[better:]
+        result.append(ShownDocuments(item, comparison.title(item), readable, *more, shown.count(None)))
     return result
 
 
-def _shown_documents(comparison: RunComparison, item: ScoreComparison, most: int) -> Iterator[ShownDocument | None]:
-    """Half of them worse and half better, unless there are fewer of one kind; None for unreadable ones."""
-    worse = max(most - len(item.better), most // 2)
-    better = max(most - len(item.worse), most - most // 2)
+def _shares(counts: Sequence[int]) -> list[int]:
+    """How many documents of each item are shown: all of the smallest items, and the others get equal parts of what they
+    leave; at least four each."""
+    left, shares = SHOWN, [0] * len(counts)
+    order = sorted(range(len(counts)), key=lambda at: counts[at])
+    for done, at in enumerate(order):
+        shares[at] = min(counts[at], max(left // (len(counts) - done), 4))
+        left -= shares[at]
+    return shares
+
+
+def _shown_documents(
+    comparison: RunComparison, item: ScoreComparison, worse: int, better: int
+) -> Iterator[ShownDocument | None]:
+    """The first documents that got worse and better; None for unreadable ones."""
     for way, documents in (("worse", item.worse[:worse]), ("better", item.better[:better])):
         for changed in documents:
             try:

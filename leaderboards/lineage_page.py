@@ -64,7 +64,7 @@ def write(site: Site, context: Context) -> None:
         # Checkpoints may be called "index".
         place = INDEX if len(roots) == 1 else f"lineage/from-{name}.html"
         trees.append(_TreeBuilder(site, context, root, tasks_of(root, columns)).tree(place))
-    p = p_values(changes_of(site, context)[0]) if context.samples else []
+    p = p_values(changes_of(site, context)[0])
     for tree in trees:
         inputs = tree, len(trees), p
         site.part(f"lineage {tree['place']}", inputs, partial(_write_tree, site, *inputs))
@@ -86,6 +86,7 @@ class _TreeBuilder:
 
     def __init__(self, site: Site, context: Context, root: CheckpointNode, tasks: Sequence[str]) -> None:
         self.site, self.context, self.root, self.tasks = site, context, root, tasks
+        self.unpaired = 0
         self._usual = {task: usual_settings(root, task) for task in tasks}
 
     def tree(self, place: str) -> dict[str, Any]:
@@ -104,7 +105,7 @@ class _TreeBuilder:
             "charts": [self._by_steps(number, *each) for number, each in enumerate(scored, start=1)],
             "forwards": forwards,
             "checkpoints": len(nodes),
-            "paired": self.context.samples,
+            "unpaired": self.unpaired,
         }
 
     def _score(self, node: CheckpointNode, task: str) -> RunScore | None:
@@ -145,11 +146,10 @@ class _TreeBuilder:
         base = base_score(node, task, own.score)
         if isinstance(base, str):
             return _line(own, label, reason=base, other_settings=others)
-        if not self.context.samples:
-            return _line(own, label, other_settings=others)
         delta = pair_differences.difference(self.site, base.entry, own.entry, task, own.score.key)
         if isinstance(delta, str):
             return _line(own, label, reason=f"not comparable: {delta}", other_settings=others)
+        self.unpaired += not delta.paired
         return _line(own, label, delta=delta, other_settings=others)
 
     def _by_steps(self, number: int, node: CheckpointNode, task: str, lines: Sequence[Line]) -> Markup:

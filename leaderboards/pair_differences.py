@@ -16,17 +16,19 @@ from dare_bench.leaderboards import comparison_page
 from dare_bench.leaderboards.entries import BoardEntry
 from dare_bench.leaderboards.rendering import Tone, slug, tone
 from dare_bench.leaderboards.site import Site
+from dare_bench.leaderboards.unpaired_differences import lacks_samples, unpaired_difference
 
 
 @dataclass(frozen=True, slots=True)
 class Delta(Difference):
-    """A paired difference as other pages show it, p not adjusted. ``settings`` names the settings that differ beside
-    the checkpoint."""
+    """A difference as other pages show it, p not adjusted. ``settings`` names the settings that differ beside the
+    checkpoint; an unpaired difference has no ``page``."""
 
     share: bool
     higher_is_better: bool
     page: str
     settings: tuple[str, ...] = ()
+    paired: bool = True
 
     @property
     def gain(self) -> Delta:
@@ -52,7 +54,19 @@ def facts(site: Site, first: BoardEntry, second: BoardEntry) -> dict[str, Any]:
 
 
 def difference(site: Site, first: BoardEntry, second: BoardEntry, task: str, key: str) -> Delta | str:
-    """The paired difference of one score of two runs, or why they are not comparable."""
+    """The difference of one score of two runs, or why they are not comparable. It is unpaired where one of them has no
+    sample lines."""
+    if lacks_samples(first, task) or lacks_samples(second, task):
+        unpaired = unpaired_difference(first, second, task, key)
+        if isinstance(unpaired, str):
+            return unpaired
+        found, score = unpaired
+        more = [name for name in first.requested.keys() | second.requested.keys() if name not in MODEL]
+        settings = tuple(sorted(name for name in more if first.requested.get(name) != second.requested.get(name)))
+        return Delta(
+            **asdict(found), share=score.is_share, higher_is_better=score.higher_is_better is not False, page="",
+            settings=settings, paired=False,
+        )  # fmt: skip
     pair = facts(site, first, second)
     if "refused" in pair:
         return str(pair["refused"])
@@ -64,7 +78,7 @@ def difference(site: Site, first: BoardEntry, second: BoardEntry, task: str, key
     if "refused" in item or item["breaks"]:
         return str(item.get("refused") or "; ".join(item["breaks"]))
     values = item | {"page": pair["place"], "settings": tuple(item["settings"])}
-    return Delta(**{field.name: values[field.name] for field in fields(Delta)})
+    return Delta(**{field.name: values[field.name] for field in fields(Delta) if field.name in values})
 
 
 def _compare_one(first: BoardEntry, second: BoardEntry, task: str, key: str) -> dict[str, Any]:

@@ -20,11 +20,11 @@ from dare_bench.analysis.pairing import pair
 from dare_bench.cli import app
 from dare_bench.errors import RunError
 from dare_bench.formatting import p_value, short_difference
-from dare_bench.leaderboards import comparison_index
 from dare_bench.leaderboards.builder import build
 from dare_bench.leaderboards.charts.forest import Effect, forest
 from dare_bench.leaderboards.comparison_index import TOP
-from dare_bench.leaderboards.comparison_page import write_standalone
+from dare_bench.leaderboards.comparison_page import _shares, write_standalone
+from dare_bench.leaderboards.unpaired_differences import p_of_bounds
 from dare_bench.runs.reader import Run
 
 SHARES = {"best": 0.9, "good": 0.8, "fair": 0.5, "poor": 0.2}
@@ -94,8 +94,8 @@ def test_the_p_of_an_interval_agrees_with_the_test_of_its_values() -> None:
     for shift in (0.0, 0.02, 0.05, 0.1):
         second = [value + shift + 0.3 * ((at * 37 % 11) / 10 - 0.5) for at, value in enumerate(first)]
         created = paired_difference(first, second)
-        assert created.p == pytest.approx(comparison_index._p_of(created.value, created.lo, created.hi), abs=0.03)
-    assert comparison_index._p_of(0.1, None, None) is None
+        assert created.p == pytest.approx(p_of_bounds(created.value, created.lo, created.hi), abs=0.03)
+    assert p_of_bounds(0.1, None, None) is None
 
 
 def test_a_pair_has_a_page_with_its_numbers_and_the_documents_that_changed(built: tuple[Path, Path]) -> None:
@@ -110,11 +110,18 @@ def test_a_pair_has_a_page_with_its_numbers_and_the_documents_that_changed(built
     assert {"../runs/best/index.html", "../runs/poor/index.html"} <= set(page.links)
 
 
-def test_at_most_fifty_documents_are_shown(tmp_path: Path) -> None:
-    ask(tmp_path, "one", 0.9, n_docs=100, n_total=100)
-    ask(tmp_path, "two", 0.1, n_docs=100, n_total=100)
+def test_all_changed_documents_are_listed_and_the_first_hundred_have_their_texts(tmp_path: Path) -> None:
+    ask(tmp_path, "one", 0.9, n_docs=200, n_total=200)
+    ask(tmp_path, "two", 0.1, n_docs=200, n_total=200)
     page = Page(write_standalone(compare([Run(tmp_path / "one"), Run(tmp_path / "two")]), tmp_path / "c.html"))
-    assert page.tags.count("details") == 50 and "80 worse and 0 better in B; 50 of them are shown" in page.words
+    assert page.tags.count("details") == 100
+    assert "160 worse and 0 better in B; 100 of them are shown, the others are listed" in page.words
+    listed = page.words.partition("▼ worse, 60 more")[2].split()
+    assert listed[:60] == [str(at) for at in range(120, 180)]
+
+
+def test_documents_that_one_task_leaves_are_shown_of_another() -> None:
+    assert _shares([27, 30]) == [27, 30] and _shares([2, 500, 90]) == [2, 49, 49] and sum(_shares([9] * 50)) == 200
 
 
 def test_what_was_asked_differently_is_named_and_its_numbers_are_not_told(tmp_path: Path) -> None:
@@ -131,14 +138,22 @@ def test_what_was_asked_differently_is_named_and_its_numbers_are_not_told(tmp_pa
     assert "Warnings" in reported and re.search(r"steps\D+16\D+4\b", reported) and "Not comparable" not in reported
 
 
-def test_without_sample_lines_a_pair_says_so_and_tells_no_paths(tmp_path: Path) -> None:
+@pytest.mark.parametrize("built_with", [True, False], ids=["no-lines", "no-samples"])
+def test_without_sample_lines_intervals_are_compared_and_that_is_said_once(tmp_path: Path, built_with: bool) -> None:
     root = tmp_path / "runs"
-    make_checkpoint(root, "base", 0.2)
-    for file in make_checkpoint(root, "made", 0.5, trained()).glob("samples_*"):
-        file.unlink()
-    build(root, tmp_path / "site")
+    make_checkpoint(root, "base", 0.2, n_docs=200)
+    make_checkpoint(root, "made", 0.5, trained(), n_docs=200)
+    make_checkpoint(root, "new", 0.5, trained(seed=1), n_docs=200, fingerprint="v2")
+    if built_with:
+        for file in root.glob("*/samples_*"):
+            file.unlink()
+    build(root, tmp_path / "site", samples=built_with)
     page = Page(tmp_path / "site/compare/index.html")
-    assert "has no sample lines of dare_sudoku" in page.text
+    assert cells(page.path)[1][0] == "−30.0 −38.5 to −20.8 unpaired"  # Newcombe's method 10
+    assert page.words.count("Sample lines are absent") == 1 and page.words.count("Not comparable") == 1
+    assert "the task's prompts, filters or scorer changed" in page.words
+    assert {file.name for file in (tmp_path / "site/compare").iterdir()} == {"index.html"}
+    assert "1 difference is unpaired" in Page(tmp_path / "site/lineage/index.html").words
     assert not [page.path for page in pages(tmp_path / "site/compare") if str(tmp_path) in page.text]
 
 

@@ -174,11 +174,11 @@ def test_other_settings_are_compared_with_the_same_or_named(tmp_path: Path) -> N
     assert "other settings" in row(page, "seed 1, step 100") and "other settings" not in row(page, "seed 0, step 100")
 
 
-def test_without_samples_there_are_scores_but_no_differences(family: Path, tmp_path: Path) -> None:
+def test_without_samples_differences_are_unpaired(family: Path, tmp_path: Path) -> None:
     build(family, tmp_path / "site", samples=False)
     page = Page(tmp_path / "site/lineage/index.html")
-    assert "no paired differences" in page.text and "75.0%" in page.text
-    assert not (tmp_path / "site/compare").exists()
+    assert "are unpaired, from both intervals, since sample lines are absent" in page.words and "75.0%" in page.text
+    assert {path.name for path in (tmp_path / "site/compare").iterdir()} == {"index.html"}
 
 
 def test_a_new_checkpoint_is_paired_and_no_other_again(family: Path, tmp_path: Path) -> None:

@@ -35,7 +35,7 @@ class Context:
     """All of a site.
 
     ``problem`` receives, in one line each, what had to be left out. ``samples``: write sample pages and comparisons,
-    which read sample files. ``pages``: the first sample page (from the site's folder) by run (slug), then task.
+    which read sample files. ``pages``: the table of all samples (from the site's folder) by run (slug), then task.
     """
 
     entries: Sequence[BoardEntry]

@@ -23,6 +23,8 @@ MOST = SimpleNamespace(answers=ANSWERS, choices=100, prompts=4, filters=20, metr
 _FIELDS = 20
 _WIDE = 600
 """Number of characters from which a prompt has a separate line."""
+_QUESTIONS = ("question", "problem", "query", "sentence", "text")
+"""Fields in which data sets have what is asked."""
 _READ = ("matched", "ambiguous")
 
 
@@ -53,12 +55,24 @@ class PageBudget:
 
 
 @dataclass(frozen=True, slots=True)
+class DocumentLine:
+    """A document in the table of a task: the beginnings of its texts, its headline score and its forward passes."""
+
+    anchor: str
+    question: str
+    answer: str
+    target: str
+    score: Markup
+    passes: str
+
+
+@dataclass(frozen=True, slots=True)
 class RenderedDocument:
-    """A document's HTML, the anchor of links to it, and the result by the headline metric: right, wrong, or neither
-    (None). ``unread``: the harness could not read every answer."""
+    """A document's HTML, its line in the table, and the result by the headline metric: right, wrong, or neither (None).
+    ``unread``: the harness could not read every answer."""
 
     html: str
-    anchor: str
+    line: DocumentLine
     right: bool | None
     unread: bool
 
@@ -82,6 +96,8 @@ def render_document(
     statuses = [answer.record["extraction"] for answer in view.answers if answer.record.get("extraction")]
     unread = sum(status not in _READ for status in statuses)
     place = anchor(view.doc_id)
+    gist = result.filtered if view.kind == "generate" else next((a.text for a in view.answers if a.best), "")
+    headline = None if name is None else (name, value, right)
     html = (
         environment()
         .get_template("sample_document.html.j2")
@@ -91,8 +107,8 @@ def render_document(
             anchor=place,
             opened=opened,
             kind={True: "right", False: "wrong", None: "part"}[right] + (" unread" if unread else ""),
-            headline=None if name is None else (name, value, right),
-            gist=result.filtered if view.kind == "generate" else next((a.text for a in view.answers if a.best), ""),
+            headline=headline,
+            gist=gist,
             unread=unread,
             statuses=len(statuses),
             wide=sum(map(len, view.prompts[: MOST.prompts])) > _WIDE,
@@ -102,7 +118,28 @@ def render_document(
             **_TEMPLATE_VALUES,
         )
     )
-    return RenderedDocument(html.strip() + "\n", place, right, bool(unread))
+    passes = [answer.record["nfe"] for answer in view.answers if isinstance(answer.record.get("nfe"), (int, float))]
+    line = DocumentLine(
+        place,
+        _question(document, view),
+        one_line(gist[:240], 70),
+        one_line(view.target[:240], 50),
+        Markup("") if headline is None else _metric("", *headline[1:]),
+        number(sum(passes)) if any(passes) else "",
+    )
+    return RenderedDocument(html.strip() + "\n", line, right, bool(unread))
+
+
+def _question(document: Document, view: DocumentView) -> str:
+    """What a document asks, in one line: the data set's question, else the end of the prompt, which begins with
+    instructions and examples."""
+    doc = document.rows[0].get("doc")
+    fields = doc if isinstance(doc, dict) else {}
+    asked = next((text for name in _QUESTIONS if isinstance(text := fields.get(name), str) and text.strip()), None)
+    if asked is not None:
+        return one_line(asked[:400], 90)
+    text = one_line(view.prompts[0][-400:], 400) if view.prompts else ""
+    return text if len(text) <= 90 else f"…{text[-89:]}"
 
 
 @cache
@@ -123,7 +160,7 @@ def _metric(name: str, value: Any, right: bool | None) -> Markup:
     """A value of a metric. Written in Python, because macros take several times as long for each document."""
     kind = "part" if right is None else "right" if right else "wrong"
     mark = "" if right is None else f'<span aria-hidden="true">{"✓" if right else "✗"}</span> '
-    text = f"{escaped(one_line(name[:240], 60), 240)} {escaped(str(number(value)), 240)}"
+    text = " ".join(filter(None, [escaped(one_line(name[:240], 60), 240), escaped(str(number(value)), 240)]))
     return Markup(f'<span class="metric {kind}">{mark}{text}</span>')
 
 

@@ -21,7 +21,7 @@ from dare_bench.errors import RunError
 from dare_bench.leaderboards.context import Context
 from dare_bench.leaderboards.entries import BoardEntry
 from dare_bench.leaderboards.rendering import slug
-from dare_bench.leaderboards.sample_document import RenderedDocument, render_document
+from dare_bench.leaderboards.sample_document import DocumentLine, RenderedDocument, render_document
 from dare_bench.leaderboards.site import Site
 from dare_bench.runs.reader import Run
 from dare_bench.runs.scores import Score
@@ -38,8 +38,8 @@ FEW_PAGES = 1_000
 """Maximum number of pages for which each page has the table of all of them; with more, documents are found by the
 overview."""
 LISTED = 2_000
-"""Maximum number of documents of one result that the overview links to."""
-RESULTS = {"wrong": "Wrong", "unread": "Not read", "part": "Neither right nor wrong", "right": "Right"}
+"""Maximum number of documents of one result in the table of all documents."""
+RESULTS = {"wrong": "Wrong", "part": "Neither right nor wrong", "right": "Right"}
 
 
 @dataclass(slots=True)
@@ -77,17 +77,19 @@ class SamplePage:
 
 @dataclass(slots=True)
 class _Overview:
-    """By result, links (page, anchor, id) to the first documents and the number of all documents."""
+    """By result, the first documents (page, id, line, whether it was not read) and the number of all documents."""
 
-    links: dict[str, list[tuple[int, str, str]]] = field(default_factory=lambda: {kind: [] for kind in RESULTS})
-    counts: dict[str, int] = field(default_factory=lambda: dict.fromkeys(RESULTS, 0))
+    lines: dict[str, list[tuple[int, str, DocumentLine, bool]]] = field(
+        default_factory=lambda: {kind: [] for kind in RESULTS}
+    )
+    counts: dict[str, int] = field(default_factory=lambda: dict.fromkeys((*RESULTS, "unread"), 0))
 
     def add(self, page: SamplePage, document: RenderedDocument) -> None:
         own = {True: "right", False: "wrong", None: "part"}[document.right]
-        for kind in (own, "unread") if document.unread else (own,):
-            self.counts[kind] += 1
-            if len(self.links[kind]) < LISTED:
-                self.links[kind].append((page.number, document.anchor, page.last))
+        self.counts[own] += 1
+        self.counts["unread"] += document.unread
+        if len(self.lines[own]) < LISTED:
+            self.lines[own].append((page.number, page.last, document.line, document.unread))
 
 
 def write(site: Site, context: Context, entry: BoardEntry) -> int:
@@ -107,7 +109,7 @@ def write(site: Site, context: Context, entry: BoardEntry) -> int:
             entry.edited.append(task)
         if facts.get("documents"):
             documents += facts["documents"]
-            context.pages.setdefault(entry.slug, {})[task] = f"{_folder(entry, task)}/1.html"
+            context.pages.setdefault(entry.slug, {})[task] = f"{_folder(entry, task)}/index.html"
     return documents
 
 
@@ -171,8 +173,7 @@ def _write_pages(
 ) -> None:
     table = ""
     if len(pages) <= FEW_PAGES:
-        rows = [[page.first, page.right, page.wrong, page.unread, page.documents] for page in pages]
-        table = Markup(as_data(rows))
+        table = Markup(as_data([page.first for page in pages]))
     counts = [overview.counts[kind] for kind in ("right", "wrong", "unread")]
     for page in pages:
         spool.seek(page.place)
@@ -181,8 +182,11 @@ def _write_pages(
         place = f"{folder}/{page.number}.html"
         site.page(place, "samples.html.j2", page=page, near=near, count=len(pages), body=body, table=table,
                   counts=counts, **values)  # fmt: skip
-    lists = [(kind, name, overview.counts[kind], overview.links[kind]) for kind, name in RESULTS.items()]
-    site.page(f"{folder}/index.html", "sample_index.html.j2", pages=pages, lists=lists, **values)
+    lists = [(kind, name, overview.counts[kind], overview.lines[kind]) for kind, name in RESULTS.items()]
+    site.page(
+        f"{folder}/index.html", "sample_index.html.j2", pages=pages, lists=lists, unread=overview.counts["unread"],
+        **values,
+    )  # fmt: skip
 
 
 def _near(pages: list[SamplePage], number: int) -> Iterator[SamplePage | None]:

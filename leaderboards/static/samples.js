@@ -5,12 +5,9 @@
   const samples = [...document.querySelectorAll(".sample")];
   const here = Number(tools.dataset.page);
   const table = document.getElementById("pages");
-  // Of each page: its first document, how many are right, wrong and not read, and how many there are.
-  const counts = tools.dataset.counts.split(" ").map(Number);
-  const totals = tools.dataset.all.split(" ").map(Number);
+  // The first document of each page.
   const pages = table ? JSON.parse(table.textContent) : null;
   const KINDS = { all: "All", right: "Right", wrong: "Wrong", unread: "Not read" };
-  const PLACE = { right: 1, wrong: 2, unread: 3, all: 4 };
 
   const notice = document.createElement("p");
   notice.className = "notice";
@@ -20,65 +17,36 @@
   box.className = "choose";
   tools.append(box);
 
-  // --- Which documents are shown. The choice is part of the address and of the links to other pages.
-  const requested = new URLSearchParams(location.search).get("show");
-  let show = Object.hasOwn(KINDS, requested ?? "") ? requested : "all";
   const group = document.createElement("div");
   group.className = "segments";
   group.setAttribute("role", "group");
-  group.setAttribute("aria-label", "Documents of this page to show");
-  const by = ([all, right, wrong, unread]) => ({ all, right, wrong, unread });
-  const on = by(counts);
-  const total = by(totals);
+  group.setAttribute("aria-label", "Documents to show");
+  const [all, right, wrong, unread] = tools.dataset.all.split(" ").map(Number);
+  const total = { all, right, wrong, unread };
+  const alone = samples.length === all;
   const buttons = Object.entries(KINDS).filter(([kind]) => kind !== "unread" || total.unread)
     .map(([kind, name]) => {
       const button = document.createElement("button");
       button.type = "button";
       const count = document.createElement("small");
-      count.textContent = total.all > on.all ? `${on[kind]} of ${total[kind]}` : on[kind];
+      count.textContent = total[kind];
       button.append(name, " ", count);
-      button.addEventListener("click", () => { show = kind; choose(); });
+      // Of several pages: the table of the task has all documents of that result.
+      button.addEventListener("click", () => (alone ? choose(kind) : location.assign(`index.html#${kind}`)));
       group.append(button);
       return [kind, button];
     });
   box.append(group);
 
-  const fits = (page, kind) => pages[page - 1] && pages[page - 1][PLACE[kind]] > 0;
-  const links = [...document.querySelectorAll(".pager a")].map((link) => [link, parseInt(link.getAttribute("href"), 10)]);
-
-  function choose() {
-    buttons.forEach(([kind, button]) => button.setAttribute("aria-pressed", String(kind === show)));
+  function choose(show) {
+    buttons.forEach(([kind, button]) => button.setAttribute("aria-pressed", String(alone && kind === show)));
     for (const sample of samples) sample.hidden = show !== "all" && !sample.dataset.is.split(" ").includes(show);
-    const query = show === "all" ? "" : `?show=${show}`;
-    for (const [link, number] of links) {
-      let target = number;
-      const way = link.rel === "next" ? 1 : link.rel === "prev" ? -1 : 0;
-      if (way && pages) while (pages[target - 1] && !fits(target, show)) target += way;
-      link.href = `${!pages || pages[target - 1] ? target : number}.html${query}`;
-    }
-    notice.replaceChildren();
-    if (show !== "all" && on[show] < total[show]) {
-      const every = document.createElement("a");
-      every.href = `index.html#${show}`;
-      every.textContent = `All ${total[show]} are listed by result`;
-      notice.append(`${on[show] || "None"} of the ${total[show]} ${KINDS[show].toLowerCase()} of this task ${on[show] > 1 ? "are" : "is"} on this page. `, every, ". ");
-    }
-    if (show !== "all" && on[show] === 0) {
-      const next = pages ? pages.findIndex((_, at) => at + 1 > here && fits(at + 1, show)) + 1 : 0;
-      if (next) {
-        const link = document.createElement("a");
-        link.href = `${next}.html${query}`;
-        link.textContent = `The next one is on page ${next}.`;
-        notice.append(link);
-      }
-    }
-    try { history.replaceState(null, "", location.pathname + query + location.hash); } catch { /* then not in the address */ }
   }
-  choose();
+  choose("all");
 
   // --- Go to a document, on this page or on its own. Ids that are not ascending numbers are looked up in the overview of
   // all documents.
-  const numbered = pages && pages.every((page, at) => /^\d{1,15}$/.test(page[0]) && (!at || Number(page[0]) > Number(pages[at - 1][0])));
+  const numbered = pages && pages.every((first, at) => /^\d{1,15}$/.test(first) && (!at || Number(first) > Number(pages[at - 1])));
   const form = document.createElement("form");
   form.className = "jump";
   const label = document.createElement("label");
@@ -109,7 +77,7 @@
     const id = anchor.slice(4);
     if (numbered && /^\d{1,15}$/.test(id)) {
       let page = 1;
-      while (page < pages.length && Number(pages[page][0]) <= Number(id)) page += 1;
+      while (page < pages.length && Number(pages[page]) <= Number(id)) page += 1;
       if (page !== here) { location.assign(`${page}.html#doc-${Number(id)}`); return; }
     } else if (byHand) {
       location.assign("index.html");

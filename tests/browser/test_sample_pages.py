@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from browsing import Look, faults, faults_in_all_views, fits
+from browsing import Look, faults, faults_in_all_views, fits, settle
 from run_factory import make_run
 
 from dare_bench.leaderboards.builder import build
@@ -133,32 +133,41 @@ def test_without_scripts_all_is_there_to_read(look: Look, folder: Path) -> None:
     assert page.locator(".sample").nth(3).locator("svg.order").is_visible()
     page.get_by_role("link", name="Next →").first.click()
     assert page.url.endswith("/3.html")
-    page.get_by_role("link", name="all documents by result").click()
+    page.get_by_role("link", name="table of all documents").click()
     page.get_by_role("link", name="57", exact=True).click()
     assert page.url.endswith("3.html#doc-57")
     assert page.get_by_text("Question 57: which digits?").is_visible(), "the browser opens what a link leads into"
 
 
-def test_the_count_of_wrong_documents_is_that_of_the_task(look: Look, folder: Path) -> None:
+def table_rows(page: Any) -> list[str]:
+    """The ids of the rows of the task's table that are shown."""
+    settle(page)
+    return page.locator(".documents-table tbody tr:visible th").all_inner_texts()
+
+
+def test_wrong_shows_all_wrong_documents_of_the_task(look: Look, folder: Path) -> None:
     page = look(folder / "2.html")
-    page.get_by_role("button", name="Right 25 of 54").click()
-    assert page.get_by_text("25 of the 54 right of this task are on this page.").is_visible()
-    page.get_by_role("link", name="All 54 are listed by result").click()
-    page.wait_for_url("**/index.html#right")
-    assert page.locator("section[aria-labelledby=right] .ids a").count() == 54
+    page.get_by_role("button", name="Wrong 6", exact=True).click()
+    page.wait_for_url("**/index.html#wrong")
+    assert table_rows(page) == [str(at) for at in range(54, 60)]
+    page.get_by_role("link", name="Right 54").click()
+    assert table_rows(page) == [str(at) for at in range(54)]
+    assert page.get_by_role("link", name="Right 54").get_attribute("aria-current") == "true"
+    page.get_by_role("link", name="All 60").click()
+    assert len(table_rows(page)) == 60
+    page.locator(".documents-table").get_by_role("link", name="57", exact=True).click()
+    page.wait_for_url("**/3.html#doc-57")
+    assert page.get_by_text("Question 57: which digits?").last.is_visible()
 
 
-def test_only_wrong_documents_and_on_to_the_next_page_of_them(look: Look, folder: Path) -> None:
-    page = look(folder / "1.html")
-    page.get_by_role("button", name="Wrong 0 of 6").click()
-    assert page.get_by_text("None of the 6 wrong of this task is on this page.").is_visible()
-    assert page.locator(".sample:visible").count() == 0 and page.url.endswith("?show=wrong")
-    page.get_by_role("link", name="The next one is on page 3.").click()
-    page.wait_for_url("**/3.html?show=wrong")
-    assert page.get_by_role("button", name="Wrong 6").get_attribute("aria-pressed") == "true"
-    assert page.locator(".sample:visible > summary .doc").all_inner_texts() == [str(i) for i in range(54, 60)]
-    page.get_by_role("button", name="All 10").click()
-    assert page.locator(".sample:visible").count() == 10 and page.url.endswith("3.html")
+def test_a_task_of_one_page_is_filtered_in_place(look: Look, tmp_path: Path) -> None:
+    make_run(tmp_path / "runs", "r", n_docs=10)
+    build(tmp_path / "runs", tmp_path / "site")
+    page = look(tmp_path / "site/runs/r/samples/dare_sudoku/1.html")
+    page.get_by_role("button", name="Wrong 1", exact=True).click()
+    assert page.locator(".sample:visible > summary .doc").all_inner_texts() == ["9"]
+    page.get_by_role("button", name="All 10", exact=True).click()
+    assert page.locator(".sample:visible").count() == 10
 
 
 def test_a_document_is_found_by_its_number(look: Look, folder: Path) -> None:

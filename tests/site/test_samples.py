@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 from lineages import make_checkpoint, trained
 from run_factory import make_run
-from site_pages import board_data
+from site_pages import board_data, plain
 
 from dare_bench.analysis.unmasking import Write, unmasking
 from dare_bench.errors import RunError
@@ -109,6 +109,18 @@ def test_the_overview_leads_to_every_document_by_its_verdict(tmp_path: Path) -> 
     for page, ident in re.findall(r'href="(\d+)\.html#(doc-\d+)"', html):
         assert f'id="{ident}"' in file.with_name(f"{page}.html").read_text()
     Strict(html)
+
+
+def test_the_table_of_a_task_has_question_answer_target_score_and_passes(tmp_path: Path) -> None:
+    run = make_run(tmp_path / "runs", "r", n_docs=20)
+    file = pages(tmp_path / "runs", tmp_path / "site")[0].with_name("index.html")
+    html = file.read_text()
+    heads = [plain(head) for head in re.findall(r"<th scope=\"col\".*?</th>", html.split("documents-table")[1])][:6]
+    assert heads == ["Document", "Score", "Question", "Answer", "Target", "Passes"]
+    (line,) = [line for line in lines_of(run) if line["doc_id"] == 19]
+    first = html.split('<tbody id="wrong">')[1].split("</tr>")[1]
+    answer, target = line["resps"][0][0], line["target"]
+    assert plain(first) == f"19 ✗ 0 Question 19: which digits? Answer: {answer} {target} 12"
 
 
 def test_runs_of_one_model_are_told_apart_on_their_pages(tmp_path: Path) -> None:
@@ -253,7 +265,7 @@ def test_hostile_text_is_text_wherever_it_stands(tmp_path: Path, run: Path, text
         }
         assert not re.search("[\x00-\x08\x0b-\x1f\x7f-\x9f\u2028-\u202e\u2066-\u2069\ufeff]", html)
         assert "<script>window" not in html and html.count("<b>") == 1, "the score in the frame"
-    assert sum(row[4] for row in json.loads(block(page))) == 2
+    assert len(json.loads(block(page))) in (1, 2), "a page is full by its size, too"
 
 
 def block(page: Path) -> str:

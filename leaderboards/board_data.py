@@ -13,12 +13,13 @@ from dare_bench.leaderboards.board import TaskColumn, column_names
 from dare_bench.leaderboards.board_columns import COLUMNS, task_keys
 from dare_bench.leaderboards.board_rows import BoardRow
 from dare_bench.leaderboards.context import BoardView
+from dare_bench.leaderboards.entries import RunScore
 from dare_bench.runs.text import no_formula
 
 SCORE_FIELDS = ("value", "lo", "hi", "n", "tier", "fingerprint")
 _ROW_FIELDS = {
     "rank": ("rank", "rank_shared"),
-    "model": ("name", "model", "family", "settings_text", "status", "badges", "created", "run_id"),
+    "model": ("name", "model", "family", "settings_text", "seeds", "status", "badges", "created", "run_id"),
     "mean": ("mean", "mean_lo", "mean_hi"),
 }
 """Fields of the CSV file that belong to the first columns of the page, by the column's key."""
@@ -41,10 +42,11 @@ def _row_record(row: BoardRow, columns: Sequence[TaskColumn]) -> dict[str, Any]:
         "runs": [entry.run_id for entry in row.entries],
         "page": main.page,
         "model": main.model,
-        "name": main.name.text,
+        "name": row.name.text,
         "family": main.family,
         "created": main.created,
         "status": main.status,
+        "seeds": len(row.each),
         "rank": row.rank,
         "rank_shared": row.shared,
         "rank_band": None if row.rank is None else [row.rank, row.last],
@@ -52,7 +54,7 @@ def _row_record(row: BoardRow, columns: Sequence[TaskColumn]) -> dict[str, Any]:
         "mean": row.mean,
         "mean_interval": None if mean is None else {"method": mean.method, "lo": mean.lo, "hi": mean.hi},
         "scores": {
-            name: None if cell is None else {**asdict(cell.score), "shots": cell.shots, "page": cell.entry.page}
+            name: None if cell is None else _score_record(cell)
             for name, cell in zip(column_names(columns), row.cells, strict=True)
         },
         "settings": {name: value for entry in reversed(row.entries) for name, value in entry.requested.items()},
@@ -61,6 +63,12 @@ def _row_record(row: BoardRow, columns: Sequence[TaskColumn]) -> dict[str, Any]:
         **{column.field: column.value(row) for column in sorted(COLUMNS, key=lambda column: column.sort != "text")},
         "cost": None if main.is_external else main.cost.model_dump(),
     }
+
+
+def _score_record(cell: RunScore) -> dict[str, Any]:
+    """A score as JSON; of several seeds it is the mean, with the lowest and the highest."""
+    spread = dict(zip(("lowest", "highest"), cell.spread, strict=True)) if cell.seeds else {}
+    return {**asdict(cell.score), **spread, "shots": cell.shots, "page": cell.entry.page}
 
 
 def csv_table(record: Mapping[str, Any], columns: Sequence[TaskColumn]) -> dict[str, Any]:

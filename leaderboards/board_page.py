@@ -26,7 +26,7 @@ DATATABLES = "static/vendor/datatables-3.1.5/dataTables.min.js"
 def write(site: Site, view: BoardView) -> None:
     """Write the page of a board, and the board as JSON, as CSV, and as the script for downloads."""
     record = board_data.board_record(view)
-    shown = [(row.name, row.settings, row.badges) for row in view.rows]
+    shown = [(row.name, row.seeds, row.settings, row.badges) for row in view.rows]
     site.part(f"board {view.place}", (view.board, record, shown), lambda: _write(site, view, record))
 
 
@@ -73,7 +73,8 @@ def _note_values(view: BoardView) -> dict[str, Any]:
         "badges_shown": [badge for kind, badge in BADGES.items() if kind in kinds],
         "tiers_shown": {score.tier for score in scores},
         "partly_read": any(score.extraction_rate is not None and score.extraction_rate < 0.95 for score in scores),
-        "several": any(len(row.entries) > 1 for row in view.rows),
+        "several_seeds": any(row.members for row in view.rows),
+        "several": any(len(each.entries) > 1 for row in view.rows for each in row.each),
     }
 
 

@@ -11,6 +11,7 @@ from collections import Counter, defaultdict
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from functools import partial
+from statistics import fmean
 
 from dare_bench.analysis.intervals import LEVEL, Interval, mean_of
 from dare_bench.analysis.paired_tests import SIGNIFICANT, all_pairs, holm
@@ -19,6 +20,7 @@ from dare_bench.leaderboards.board import Board, TaskColumn
 from dare_bench.leaderboards.board_rows import BADGES, Badge, BoardRow, badge, cells_of, group_rows
 from dare_bench.leaderboards.document_values import Stratum, document_values
 from dare_bench.leaderboards.entries import BoardEntry, RunScore
+from dare_bench.leaderboards.seed_rows import fold_seeds
 from dare_bench.leaderboards.site import Site
 
 Documents = tuple[tuple[float, str], ...]
@@ -46,6 +48,7 @@ def make_rows(
     """The rows of a board, best first, then those without rank, newest first. ``site`` caches the documents' values and
     tests; without it only intervals are compared."""
     rows = [BoardRow(row, cells_of(row, columns)) for row in group_rows(entries, board.rows == "run")]
+    rows = fold_seeds(rows) if board.rows == "checkpoint" else rows
     rows = [row for row in rows if board.tasks == "all" or any(row.cells) or row.main.status == "running"]
     questions = [
         current(_dated(cell) for row in rows if (cell := row.cells[at]) is not None) for at in range(len(columns))
@@ -53,7 +56,8 @@ def make_rows(
     ranked = board.ranked(columns)
     for row in rows:
         row.badges = list(_badges(row, columns, questions, board.rank_by))
-        _add_mean(row, [row.cells[at] for at in ranked])
+        for each in {id(each): each for each in (row, *row.members)}.values():
+            _add_mean(each, [each.cells[at] for at in ranked])
     comparable = _comparable(rows, board, columns)
     _rank(comparable, _paired(site, board.title, comparable, ranked) if site else {})
     newest_first = sorted(rows, key=lambda row: row.created, reverse=True)
@@ -199,11 +203,23 @@ def _same_documents(
     groups: dict[Documents, dict[int, list[Stratum]]] = defaultdict(dict)
     for at, row in enumerate(rows):
         cells = [cell for column in ranked if (cell := row.cells[column]) is not None]
-        values = [document_values(site, cell.entry, cell.score) for cell in cells]
+        values = [_values_of(site, cell) for cell in cells]
         if all(values):
             strata = [replace(stratum, weight=stratum.weight / len(cells)) for of_cell in values for stratum in of_cell]
             groups[tuple((round(stratum.weight, 9), stratum.documents) for stratum in strata)][at] = strata
     return {key: strata for key, strata in groups.items() if len(strata) > 1}
+
+
+def _values_of(site: Site, cell: RunScore) -> list[Stratum]:
+    """The strata of a score; of several seeds, the mean value of each document. None where they have no common ones."""
+    seeds = [document_values(site, each.entry, each.score) for each in cell.seeds or (cell,)]
+    documents = [[(round(stratum.weight, 9), stratum.documents) for stratum in strata] for strata in seeds]
+    if any(each != documents[0] for each in documents):
+        return []
+    return [
+        replace(of_seeds[0], values=[fmean(values) for values in zip(*(each.values for each in of_seeds), strict=True)])
+        for of_seeds in zip(*seeds, strict=True)
+    ]
 
 
 def _all_p(rows: Sequence[Sequence[Stratum]]) -> dict[str, list[list[float]]]:

@@ -68,7 +68,8 @@ class BoardRow:
     """One checkpoint under one set of settings: a run, or several runs of different tasks.
 
     ``cells`` follow the board's columns, None where no run has such a score. ``mean`` is what the row is ranked by.
-    ``rank`` to ``last`` is its band: the ranks that it may have.
+    ``rank`` to ``last`` is its band: the ranks that it may have. ``members``: the rows of seeds of which it
+    has the mean.
     """
 
     entries: list[BoardEntry]
@@ -79,6 +80,7 @@ class BoardRow:
     rank: int | None = None
     last: int | None = None
     shared: bool = False
+    members: list[BoardRow] = field(default_factory=list)
 
     @property
     def unranked_by(self) -> list[Badge]:
@@ -92,7 +94,21 @@ class BoardRow:
 
     @property
     def name(self) -> CheckpointName:
-        return self.main.name
+        """Of several seeds it has what they have in common."""
+        name = self.main.name
+        details = [row.main.name.detail.split(", ") for row in self.members]
+        common = [part for part in name.detail.split(", ") if all(part in detail for detail in details)]
+        return CheckpointName(name.title, ", ".join([*common, f"{len(details)} seeds"])) if details else name
+
+    @property
+    def each(self) -> list[BoardRow]:
+        """The rows of its seeds, or itself."""
+        return self.members or [self]
+
+    @property
+    def seeds(self) -> list[tuple[str, str]]:
+        """The seeds, in words, and their pages; empty for one."""
+        return [(str((row.main.lineage or {}).get("seed")), row.main.page) for row in self.members]
 
     @property
     def created(self) -> str:

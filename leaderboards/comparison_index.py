@@ -95,7 +95,7 @@ def _best(view: BoardView) -> list[BoardRow]:
     """The first ranked rows; on a board without ranks rows with all scores whose only badge is that they are limited,
     best first."""
     if ranked := [row for row in view.rows if row.rank is not None]:
-        return ranked[:TOP]
+        return [each for row in ranked for each in row.each][:TOP]
     rows = [
         row for row in view.rows if row.mean is not None and {badge.kind for badge in row.unranked_by} == {"limited"}
     ]

@@ -126,10 +126,17 @@ class BoardEntry:
 
 @dataclass(frozen=True, slots=True)
 class RunScore:
-    """One score and the run that it comes from."""
+    """One score and the run that it comes from; of the mean of several ``seeds``, the newest one."""
 
     score: Score
     entry: BoardEntry
+    seeds: tuple[RunScore, ...] = ()
+
+    @property
+    def spread(self) -> tuple[float, float]:
+        """The lowest and the highest score of its seeds."""
+        values = [seed.score.value for seed in self.seeds or (self,)]
+        return min(values), max(values)
 
     @property
     def shots(self) -> str:

@@ -25,7 +25,7 @@ STATUSES = ("matched", "ambiguous", "no_match", "truncated")
 def write(site: Site, context: Context, entry: BoardEntry) -> None:
     """Write the page of a run, unless its results cannot be read; that is reported as a problem."""
     row = next((row for row in context.views[0].rows if entry in row.entries), None)
-    in_row = row.entries if row else [entry]
+    in_row = next((each.entries for each in row.each if entry in each.entries), [entry]) if row else [entry]
     values = {
         "pages": context.pages.get(entry.slug, {}),
         "badges": list(row.badges) if row else [],

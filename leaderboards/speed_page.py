@@ -106,11 +106,11 @@ def sheets(view: BoardView, number: int) -> list[SpeedSheet]:
 def _of_mean(view: BoardView) -> SpeedSheet:
     """The mean over all tasks against the cost of all runs of a row."""
     passes, speeds = [], list[_Speed]()
-    for row in view.rows:
+    for row, is_ranked in _each(view):
         mean = row.mean_interval
         score = (row.mean, mean.lo, mean.hi) if mean else (row.mean, None, None)
         approximate = any(cell is not None and cell.score.tier == "A" for cell in row.cells)
-        point = _point(view, row, row.main.page, score, approximate, row.rank is not None)
+        point = _point(view, row, row.main.page, score, approximate, is_ranked)
         passes.append(replace(point, x=row.nfe_per_request))
         speeds.append(_Speed(row.main.hardware, _replicate(row), replace(point, x=row.tokens_per_s)))
     title = f"Mean of {len(view.of_mean)} tasks"
@@ -121,7 +121,7 @@ def _of_task(view: BoardView, at: int, place: str) -> SpeedSheet:
     """One task's score against its own forward passes if the run recorded them, else those of all tasks of the run."""
     column = view.columns[at]
     passes, speeds, together, scores = [], list[_Speed](), 0, []
-    for row in view.rows:
+    for row, _ in _each(view):
         cell = row.cells[at]
         if cell is None:
             continue
@@ -150,6 +150,11 @@ def _of_task(view: BoardView, at: int, place: str) -> SpeedSheet:
         apart=apart,
         together=together,
     )
+
+
+def _each(view: BoardView) -> list[tuple[BoardRow, bool]]:
+    """Each row, of several seeds each of them, and whether the board ranks it."""
+    return [(each, row.rank is not None) for row in view.rows for each in row.each]
 
 
 def _point(view: BoardView, row: BoardRow, page: str, score: Bounds, approximate: bool, ranked: bool) -> Point:

@@ -30,6 +30,8 @@ SIGNIFICANT = 0.05
 """The largest p that is significant where no interval's level decides."""
 MCNEMAR = "exact McNemar"
 """The name of the test of values that are all 0 or 1."""
+MOST_PERMUTED = 50
+"""Maximum number of permutation tests of one set of pairs: each takes about a second."""
 ENOUGH_CHANGES = 50
 """Number of changed documents from which the bootstrap is used."""
 
@@ -178,7 +180,8 @@ def all_pairs(strata: Sequence[Sequence[Sequence[float]]], weights: Sequence[flo
     """The two-sided p of all pairs of scores, each the mean of the same strata's means by ``weights``.
 
     ``strata``: by stratum, then by score, the documents' values in one order. A plain mean over all documents is tested
-    as by :func:`paired_difference`; another mean by the difference over its adjusted standard error (that of the
+    as by :func:`paired_difference`; another mean, and pairs that would need more than :data:`MOST_PERMUTED` permutation
+    tests, by the difference over its adjusted standard error (that of the
     interval of this module).
     """
     import numpy as np
@@ -202,10 +205,12 @@ def _pooled_pairs(values: Any) -> list[list[float]]:
     fewer, changed = np.minimum(won, won.T), won + won.T
     both = np.outer(shares, shares)
     p[both] = np.minimum(1.0, 2 * stats.binom.cdf(np.rint(fewer), np.rint(changed), 0.5))[both]
-    for a in range(count):
-        for b in range(a):
-            if not both[a, b]:
-                p[a, b] = p[b, a] = _permutation_test((values[a] - values[b]).tolist())[0]
+    others = [(a, b) for a in range(count) for b in range(a) if not both[a, b]]
+    if len(others) > MOST_PERMUTED:
+        by_error = np.asarray(_stratified_pairs([values], [1.0]))
+        return np.where(both, p, by_error).tolist()
+    for a, b in others:
+        p[a, b] = p[b, a] = _permutation_test((values[a] - values[b]).tolist())[0]
     return p.tolist()
 
 

@@ -149,7 +149,14 @@ def test_a_trained_checkpoint_has_the_boards_name_on_its_sample_pages(tmp_path: 
         return names
 
     for seed in (1, 2):
-        make_checkpoint(runs, f"{'long-' * 20}seed={seed}", 0.5, trained(seed=seed), run_id=f"seed{seed}")
+        make_checkpoint(
+            runs,
+            f"{'long-' * 20}seed={seed}",
+            0.5,
+            trained(seed=seed),
+            run_id=f"seed{seed}",
+            decoding={"steps": 8 * seed},
+        )
     first = named()
     assert first["seed1"] != first["seed2"] and first["seed2"].endswith("dare_sudoku, seed 2, step 100")
     make_checkpoint(runs, "rate", 0.5, trained(seed=2, settings={"learning_rate": 0.1}))

@@ -94,13 +94,31 @@
   const reset = button("Reset", () => { show({}); keep(); });
   const count = make("p", { className: "count" });
   count.setAttribute("role", "status");
-  const tools = make("div", { className: "tools" },
-    field("Search", search), ...Object.values(selects).map((select) => field(select.label, select)), columns, reset,
+  // On a phone filters and columns are behind one button; elsewhere they stand beside the search.
+  const narrow = matchMedia("(max-width: 46rem)");
+  const filters = make("details", { className: "filters" }, make("summary", { textContent: "Filters" }),
+    ...Object.values(selects).map((select) => field(select.label, select)), columns, reset);
+  const unfold = () => { filters.open = !narrow.matches; };
+  narrow.addEventListener("change", unfold);
+  unfold();
+  const tools = document.querySelector(".tools");
+  tools.append(field("Search", search), filters,
     make("div", { className: "right" }, count, make("div", { className: "view" }, "this view: ",
       button("CSV", () => download("csv")), button("JSON", () => download("json")))));
   tools.setAttribute("role", "search");
   tools.setAttribute("aria-label", "Rows and columns of the board");
-  element.closest(".scroll").before(tools);
+
+  // The headings are one tab stop, with arrow keys between them.
+  const sorters = () => [...element.tHead.querySelectorAll("[role=button]")];
+  const rove = (wanted) => sorters().forEach((each) => { each.tabIndex = each === wanted ? 0 : -1; });
+  element.tHead.addEventListener("focusin", (event) => rove(event.target.closest("[role=button]")));
+  element.tHead.addEventListener("keydown", (event) => {
+    const each = sorters(), at = each.indexOf(event.target);
+    const next = { ArrowRight: at + 1, ArrowLeft: at - 1, Home: 0, End: each.length - 1 }[event.key];
+    if (at < 0 || next === undefined || !each[next]) return;
+    event.preventDefault();
+    each[next].focus();
+  });
 
   // The view: from the controls to the table and the address, and back.
   function fits(row) {
@@ -146,11 +164,15 @@
     boxes.forEach((box, at) => { if (box) board.column(at).visible(box.checked, false); });
     element.classList.toggle("plainly", !small.checked);
     board.draw();
+    if (!sorters().includes(document.activeElement)) rove(sorters()[0]);
     const rows = board.rows({ search: "applied" }).count();
     count.textContent = rows === facts.length ? `${rows} rows` : `${rows} of ${facts.length} rows`;
   }
 
-  const keep = () => BoardAddress.write(view());
+  const keep = () => {
+    BoardAddress.write(view());
+    reset.hidden = !BoardAddress.written;
+  };
   const changed = () => { draw(); keep(); };
   for (const control of [search, ...Object.values(selects), ...boxes.filter(Boolean), small]) {
     control.addEventListener("input", changed);
@@ -166,6 +188,7 @@
   const restore = () => show(Object.fromEntries(BoardAddress.read()));
   addEventListener("popstate", restore);
   restore();
+  reset.hidden = !Object.values(view()).some(Boolean);
 
   async function download(kind) {
     const rows = board.rows({ search: "applied", order: "applied" }).indexes().toArray();

@@ -13,9 +13,7 @@
   notice.className = "notice";
   notice.setAttribute("role", "status");
   tools.after(notice);
-  const box = document.createElement("div");
-  box.className = "choose";
-  tools.append(box);
+  const box = tools.querySelector(".choose");
 
   const group = document.createElement("div");
   group.className = "segments";

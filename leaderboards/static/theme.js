@@ -34,7 +34,7 @@
     const show = () => buttons.forEach((button, at) =>
       button.setAttribute("aria-pressed", String(CHOICES[at] === (root.dataset.theme ?? "auto"))));
     show();
-    document.querySelector("header.site")?.append(group);
+    document.querySelector("header.site > .theme")?.append(group);
     addEventListener("storage", (event) => { if (event.key === KEY) { apply(event.newValue); show(); } });
   });
 }

@@ -279,9 +279,53 @@ def test_the_choice_of_columns_stays_on_a_phone(look: Look, tmp_path: Path) -> N
         )
     build(tmp_path / "runs", tmp_path / "site")
     page = look(tmp_path / "site/index.html", phone=True)
+    page.locator("summary", has_text="Filters").click()
     page.locator("details.columns summary").click()
     box = page.locator(".choices").bounding_box()
     assert box and box["x"] >= 0 and box["x"] + box["width"] <= 390 and fits(page)
+
+
+SHIFTED = """() => new Promise((done) => {
+  let sum = 0;
+  new PerformanceObserver((list) => { for (const entry of list.getEntries()) sum += entry.value; })
+    .observe({ type: "layout-shift", buffered: true });
+  setTimeout(() => done(sum), 300);
+})"""
+SMALL = """() => [...document.querySelectorAll("body *")].filter((node) => !node.closest("svg")
+  && node.getClientRects().length
+  && [...node.childNodes].some((child) => child.nodeType === 3 && child.textContent.trim())
+  && parseFloat(getComputedStyle(node).fontSize) < 12).map((node) => node.outerHTML.slice(0, 80))"""
+
+
+@pytest.mark.parametrize("phone", [True, False], ids=["phone", "desk"])
+def test_nothing_moves_when_the_controls_come_and_all_text_can_be_read(look: Look, board: Path, phone: bool) -> None:
+    for place in ("index.html", "speed/index.html", "runs/best/index.html"):
+        page = look(board.parent / place, phone=phone)
+        assert page.evaluate(SHIFTED) < 0.02, place
+        assert page.evaluate(SMALL) == [], place
+
+
+def test_few_tab_stops_stand_before_the_first_row(look: Look, board: Path) -> None:
+    page = look(board)
+    stops = 0
+    while page.evaluate("document.activeElement.closest('tbody') === null") and stops < 40:
+        page.keyboard.press("Tab")
+        stops += 1
+    assert stops <= 18
+    page.get_by_role("button", name="Rank").focus()
+    page.keyboard.press("ArrowRight")
+    page.keyboard.press("ArrowRight")
+    page.keyboard.press("Enter")
+    assert query(page) == "?sort=-mean"
+
+
+def test_filters_are_behind_one_button_on_a_phone(look: Look, board: Path) -> None:
+    page = look(board, phone=True)
+    family = page.get_by_role("combobox", name="Family")
+    assert not family.is_visible() and page.get_by_role("searchbox").is_visible()
+    page.locator("summary", has_text="Filters").click()
+    family.select_option("llada2")
+    assert len(shown(page)) == 1 and fits(page)
 
 
 def test_the_page_ends_at_its_footer(look: Look, tmp_path: Path) -> None:

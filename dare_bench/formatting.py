@@ -56,6 +56,14 @@ def p_value(p: float | None) -> str:
     return "< 0.0001" if p < 1e-4 else f"{p:.4f}" if p < 0.01 else f"{p:.3f}" if p < 0.995 else "1"
 
 
+def p_text(p: float | None) -> str:
+    """A p-value in running text: "p = 0.003", "p < 0.0001", "p > 0.99"."""
+    if p is not None and p >= 0.995:
+        return "p > 0.99"
+    text = p_value(p)
+    return f"p {text}" if text.startswith(("<", NONE)) else f"p = {text}"
+
+
 def short_number(value: float | None, share: bool = True) -> str:
     """A score on a page, without unit: one decimal of a percentage, else four significant digits."""
     return "–" if value is None else f"{100 * value:.1f}" if share else f"{value:.4g}"
@@ -135,10 +143,17 @@ def plain_value(value: Any) -> str:
         parts = (json.dumps(v, ensure_ascii=False) if isinstance(v, str) else plain_value(v) for v in value)
         return ", ".join(parts) or "none"
     if isinstance(value, Mapping):  # a strategy with its settings
-        rest = ", ".join(f"{k} {plain_value(v)}" for k, v in value.items() if k != "name" and v is not None)
+        rest = ", ".join(setting_text(k, v) for k, v in value.items() if k != "name" and v is not None)
         name = str(value.get("name", ""))
         return (f"{name} ({rest})" if name and rest else name or rest) or "none"
     return str(value)
+
+
+def setting_text(name: str, value: Any) -> str:
+    """A setting with its value: "steps 8"; "random" for one that is on, "no random" for one that is off."""
+    if isinstance(value, bool):
+        return name if value else f"no {name}"
+    return f"{name} {plain_value(value)}"
 
 
 def spread(values: Sequence[Any]) -> str:

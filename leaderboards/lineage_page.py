@@ -177,7 +177,7 @@ class _TreeBuilder:
                 ]
         if len(rows) < 2:
             return None
-        title, unit = f"{task} by forwards, trained from {node.name}", "forwards, counted per row"
+        title, unit = f"{task} by forward passes, trained from {node.name}", "forward passes, counted per row"
         return {
             "drawing": self._curves(f"forwards-{number}", title, node, task, lines, series, x_title=unit),
             "title": title,
@@ -233,7 +233,7 @@ def _forwards_of(node: CheckpointNode) -> dict[str, int]:
 
 def _point_by_forwards(node: CheckpointNode, own: RunScore, forwards: Mapping[str, int]) -> CurvePoint:
     total, detail = sum(forwards.values()), ", ".join(f"{phase} {count:,}" for phase, count in forwards.items())
-    return _point(own, total, place=f"{total:,} forwards, step {node.step or 0:g}", detail=detail)
+    return _point(own, total, place=f"{total:,} forward passes, step {node.step or 0:g}", detail=detail)
 
 
 def _point(own: RunScore, x: float, **more: str) -> CurvePoint:

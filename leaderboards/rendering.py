@@ -56,7 +56,7 @@ def environment() -> Environment:
         "tone": tone,
     }
     env.filters |= filters
-    numbers = ("p_value", "short_bounds", "short_difference", "short_number", "short_range", "short_score")
+    numbers = ("p_text", "p_value", "short_bounds", "short_difference", "short_number", "short_range", "short_score")
     env.globals |= {"TIERS": TIER_MEANING, "bar": bar, "letter": letter, "canvas": canvas, "order_chart": order_chart}
     env.globals |= {name: getattr(formatting, name) for name in numbers}
     return env

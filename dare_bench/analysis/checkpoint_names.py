@@ -12,7 +12,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from dare_bench.analysis.names import Checkpoint, LineageRecord, training_chain, training_settings, trainings
-from dare_bench.formatting import plain_value
+from dare_bench.formatting import setting_text
 from dare_bench.runs.text import one_line, without_folders
 
 _FACTS = (("", "data"), ("seed ", "seed"), ("step ", "step"))
@@ -70,10 +70,11 @@ def short_names(checkpoints: Iterable[tuple[Checkpoint, LineageRecord | None]]) 
 
 
 def setting_texts(training: LineageRecord) -> dict[str, str]:
-    """The settings and options of a training in words, by name."""
+    """The settings and options of a training in words, by name: "learning_rate 0.001", "reward random" (one that is
+    on), "no bf16" (one that is off)."""
     settings = {name: value for name, value in training_settings(training).items() if value is not None}
     return {
-        name: f"{one_line(name, _LENGTH)} {one_line(plain_value(value), _LENGTH)}" for name, value in settings.items()
+        name: one_line(setting_text(one_line(name, _LENGTH), value), 2 * _LENGTH) for name, value in settings.items()
     }
 
 

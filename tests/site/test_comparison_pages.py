@@ -19,7 +19,7 @@ from dare_bench.analysis.paired_tests import holm, paired_difference
 from dare_bench.analysis.pairing import pair
 from dare_bench.cli import app
 from dare_bench.errors import RunError
-from dare_bench.formatting import p_value, short_difference
+from dare_bench.formatting import p_text, short_difference
 from dare_bench.leaderboards.builder import build
 from dare_bench.leaderboards.charts.forest import Effect, forest
 from dare_bench.leaderboards.comparison_index import TOP
@@ -65,7 +65,7 @@ def test_the_matrix_is_what_the_paired_statistics_give(built: tuple[Path, Path])
     runs = {name: Run(root / name) for name in names}
     created = [pair(runs[names[j]], runs[names[i]], "sudoku").difference() for i, j in upper]
     for (i, j), difference, adjusted in zip(upper, created, holm([item.p for item in created]), strict=True):
-        p = f"p {p_value(adjusted)}".replace("<", "&lt;")
+        p = p_text(adjusted).replace("<", "&lt;")
         assert table[i][j] == f"{100 * difference.value:+.1f} {p}"
         assert table[j][i] == f"−{100 * difference.value:.1f} {p}"
     assert [table[at][at] for at in range(4)] == ["–"] * 4
@@ -85,7 +85,7 @@ def test_a_mean_is_compared_over_all_its_tasks(tmp_path: Path) -> None:
     for name, item, two in (("first", 0.9, 0.3), ("second", 0.6, 0.4)):
         ask(tmp_path / "runs", name, 0, tasks={"a": item, "b": two})
     build(tmp_path / "runs", tmp_path / "site")
-    assert cells(tmp_path / "site/compare/index.html")[0][1].startswith("+10.0 p 0.0")
+    assert cells(tmp_path / "site/compare/index.html")[0][1].startswith("+10.0 p = 0.0")
     assert "by the mean of 2 tasks" in Page(tmp_path / "site/compare/index.html").text
 
 

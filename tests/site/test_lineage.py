@@ -15,7 +15,7 @@ from trained_runs import make_trained
 
 from dare_bench.analysis.paired_tests import holm
 from dare_bench.analysis.pairing import pair
-from dare_bench.formatting import p_value
+from dare_bench.formatting import p_text, p_value
 from dare_bench.leaderboards.builder import build
 from dare_bench.leaderboards.checkpoint_trees import CheckpointNode, edges, trees
 from dare_bench.leaderboards.entries import read_entries
@@ -120,7 +120,7 @@ def test_a_difference_shows_the_same_under_lineage_and_under_compare(tmp_path: P
         under = next(part for part in steps.split("<tr")[1:] if f"seed {seed}, step 100" in part)
         kind = {"better": "up", "worse": "down"}.get(re.findall('class="shown (.*?)"', under)[0], "none")
         assert f'class="delta {kind}"' in reported and kind == ("up" if p <= 0.05 else "none")
-        assert f'<td class="num">{escape(p_value(p))}</td>' in reported and f"p {escape(p_value(p))}<" in under
+        assert f'<td class="num">{escape(p_value(p))}</td>' in reported and f"{escape(p_text(p))}<" in under
 
 
 def test_seeds_stand_together_with_their_mean_and_spread(site: Path) -> None:
@@ -245,18 +245,18 @@ def test_scores_stand_against_the_forwards_of_their_training(tmp_path: Path) -> 
     page = (tmp_path / "site/lineage/index.html").read_text()
     figure = page.partition('id="forwards-1"')[2].partition("</figure>")[0]
     assert figure.count('class="line"') == 4 and figure.count("<title>") == 1 + 11, "a base and eleven checkpoints"
-    assert "· 28,800 forwards, step 100\nrollout 12,800, score 8,000, update 8,000\n" in figure
+    assert "· 28,800 forward passes, step 100\nrollout 12,800, score 8,000, update 8,000\n" in figure
     assert "step 25" in page.partition('id="steps-1"')[2].partition("</figure>")[0]
     table = page.partition('class="scroll by-forwards"')[2].partition("</div>")[0]
     rows = [plain(part).split() for part in table.split("<tbody>")[1].split("<tr>")[1:]]
     espo = next(row for row in rows if "ESPO" in row)
     assert len(rows) == 11 and espo[:4] == ["seed", "0,", "step", "25"]
     assert espo[4:] == ["ESPO", "on", "dare_sudoku", "35.0%", "22.1–50.5", "5,200", "3,200", "1,000", "1,000"]
-    assert "Forwards were not recorded for 1 more checkpoint." in page
+    assert "Forward passes were not recorded for 1 more checkpoint." in page
 
 
 def test_without_recorded_forwards_there_is_no_such_chart(site: Path, tmp_path: Path) -> None:
-    assert "orwards" not in (site / "lineage/index.html").read_text()
+    assert "orward passes" not in (site / "lineage/index.html").read_text()
     make_checkpoint(tmp_path / "runs", "base", 0.25)
     counts = {"rollout": 10, "update": 5}
     make_checkpoint(tmp_path / "runs", "once", 0.5, trained(forwards=counts, tokens=counts))

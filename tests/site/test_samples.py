@@ -92,7 +92,7 @@ def test_pages_are_full_complete_and_lead_to_each_other(tmp_path: Path) -> None:
     ids = [result for file in files for result in re.findall(r'id="doc-(\d+)"', file.read_text())]
     assert ids == [str(i) for i in range(60)]
     first = Strict(files[0].read_text())
-    for words in ("Question 0: which digits?", "Target", "Filter", "exact_match 1", "Unmasking", "forward passes"):
+    for words in ("Question 0: which digits?", "Target", "exact_match 1", "Unmasking", "forward passes"):
         assert words in first.text, words
     assert '<a href="2.html" title="documents 25 to 49, 25 right">2' in files[0].read_text()
     assert '<a href="3.html" title="documents 50 to 59, 4 right, 6 wrong">3' in files[1].read_text()

@@ -48,6 +48,12 @@ class CheckpointError(DareError):
     """A checkpoint that cannot be loaded: missing, of an unknown family, truncated or missing shards, wrong shapes."""
 
 
+class UnknownCheckpointError(CheckpointError):
+    """A name that is no checkpoint: no folder, no bundled name, and not written as a hub id."""
+
+    exit_code = 2
+
+
 class EngineError(DareError):
     """A served engine that cannot be reached, that stopped answering, or that refuses every request."""
 

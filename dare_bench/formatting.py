@@ -37,6 +37,14 @@ def points(difference: float, share: bool = True) -> str:
     return f"{text} point" if text == "1" else f"{text} points"
 
 
+def about_points(difference: float, share: bool = True) -> str:
+    """The size of an estimated difference, two digits of it: "6.5 points", "13 points" of shares, else a number."""
+    size = 100 * difference if share else difference
+    digits = max(2, len(f"{abs(size):.0f}")) if math.isfinite(size) else 2
+    text = f"{size:.{digits}g}"
+    return f"{text} point{'' if text == '1' else 's'}" if share else text
+
+
 def score_text(value: float, share: bool) -> str:
     """A score with its unit: "79.68%", or as it is recorded; "none" for NaN."""
     if math.isnan(value):

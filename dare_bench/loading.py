@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Unpack
 
 from dare_bench import hub
 from dare_bench.checkpoint_files import ADAPTER, diffusion_sign, read_config, refuse_gguf
-from dare_bench.errors import CheckpointError, UsageError, first_line, suggestion, unknown
+from dare_bench.errors import CheckpointError, UnknownCheckpointError, UsageError, first_line, suggestion, unknown
 from dare_bench.keywords import OpeningKeywords
 from dare_bench.reading import existing, read_json
 from dare_bench.registry import Registration, registry
@@ -41,17 +41,17 @@ def locate(checkpoint: str | Path) -> Path:
     if (path := existing(name)) is not None:
         refuse_gguf(path)
         if not path.is_dir():
-            raise CheckpointError(f"no checkpoint folder at {path}; give a folder, a hub id or a bundled name")
+            raise UnknownCheckpointError(f"no checkpoint folder at {path}; give a folder, a hub id or a bundled name")
         return path
     if is_hub_id(name):
         return _from_hub(name)
     if name in _LM_EVAL:
-        raise CheckpointError(
+        raise UnknownCheckpointError(
             f"no checkpoint {name!r}: model is the checkpoint itself, a folder, hub id or bundled name; instead of"
             f" lm-eval's --model {name} --model-args pretrained=X, use --model X"
         )
     near = suggestion(name, registry().names("checkpoint"))
-    raise CheckpointError(
+    raise UnknownCheckpointError(
         f"no checkpoint {name!r}: no such folder or bundled name{near}; not searched on the hub, whose"
         " ids are owner/name; dare-bench ls models lists the bundled names"
     )

@@ -12,7 +12,7 @@ from dare_bench.analysis.comparison import ChangedDocument, RunComparison, Score
 from dare_bench.analysis.document_view import document_view
 from dare_bench.analysis.names import letter
 from dare_bench.analysis.settings import setting_text
-from dare_bench.formatting import bounds, number, p_value, points
+from dare_bench.formatting import about_points, bounds, number, p_value
 from dare_bench.reports.agreement_report import tail
 from dare_bench.reports.elements import Bullets, Element, Heading, Paragraph, ReportTable, SideBySide, Verbatim
 from dare_bench.runs.text import counted, listed
@@ -99,7 +99,7 @@ def detectable_drop(n: int, drop: float, share: bool) -> str:
     """The detectable drop in words; infinite: none."""
     if not math.isfinite(drop):
         return f"no drop is detectable with {counted(n, 'document')}"
-    size = points(drop, share)
+    size = about_points(drop, share)
     return f"detectable with {counted(n, 'document')}: a drop of {size} or more (with a power of 80%)"
 
 

@@ -18,7 +18,7 @@ from dare_bench.analysis.regression import (
     RegressionVerdict,
     paired_tests,
 )
-from dare_bench.formatting import NONE, bounds, number, p_value, points, score_text
+from dare_bench.formatting import NONE, about_points, bounds, number, p_value, points, score_text
 from dare_bench.reports.comparison_report import detectable_drop
 from dare_bench.reports.elements import Bullets, Element, Heading, Paragraph, ReportTable
 from dare_bench.runs.scores import are_shares
@@ -79,7 +79,7 @@ def headline(verdict: RegressionVerdict) -> str:
     documents = f"{counted(weakest.n, 'document')} of {weakest.task}"
     if weakest.detectable is None or weakest.detectable == math.inf:
         return f"No regression shown; no drop is detectable with {documents}"
-    smallest = points(weakest.detectable, weakest.is_share)
+    smallest = about_points(weakest.detectable, weakest.is_share)
     return f"No regression shown; the smallest drop detectable with {documents}: {smallest}"
 
 
@@ -214,7 +214,7 @@ def sensitivity(baseline: Baseline) -> Iterator[str]:
         if test.difference.test != MCNEMAR:
             size = "depends on how much documents change, which a check states"
         else:
-            drop = f"a drop of {points(test.detectable)} or more" if math.isfinite(test.detectable) else "no drop"
+            drop = f"a drop of {about_points(test.detectable)} or more" if math.isfinite(test.detectable) else "no drop"
             size = f"{drop} ({counted(n, 'document')})"
         yield f"{name} {task.headline}: {size}"
 

@@ -24,6 +24,13 @@ if TYPE_CHECKING:
 app = typer.Typer(
     help="List models, strategies, tasks, suites, recipes, trainers, rewards or runs.", no_args_is_help=True
 )
+BEST_KNOWN = frozenset({
+    "aime24", "aime25", "arc_challenge", "arc_easy", "bbh", "boolq", "ceval-valid", "cmmlu", "commonsense_qa",
+    "drop", "gpqa_diamond_zeroshot", "gpqa_main_n_shot", "gsm8k", "gsm8k_cot", "hellaswag", "hendrycks_math",
+    "humaneval", "humaneval_instruct", "ifeval", "lambada_openai", "mbpp", "mbpp_instruct", "minerva_math",
+    "minerva_math500", "mmlu", "mmlu_pro", "openbookqa", "piqa", "race", "truthfulqa_mc2", "winogrande",
+})  # fmt: skip
+"""Of lm-eval's tasks those that papers on language models report most; ``ls tasks`` shows them with our own."""
 _Json = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 
 
@@ -108,7 +115,7 @@ def suites(
 
 @app.command()
 def models(json: _Json = False) -> None:
-    """List bundled checkpoints and supported families."""
+    """List bundled checkpoints and supported families; --json has the folders of the checkpoints."""
     bundled = [_checkpoint(entry.name, Path(entry.target)) for entry in registry().entries("checkpoint")]
     families: list[dict[str, Any]] = [
         {
@@ -124,7 +131,7 @@ def models(json: _Json = False) -> None:
         echo_json({"checkpoints": bundled, "families": families})
         return
     echo("bundled checkpoints (use the name as --model):")
-    echo_columns([[c["name"], c["architecture"], f"{c['mb']:.1f} MB", c["path"]] for c in bundled])
+    echo_columns([[c["name"], c["architecture"], f"{c['mb']:.1f} MB"] for c in bundled])
     echo("families (recognized by model_type/architecture in config.json):")
     echo_columns([[f["name"], _recognized(f)] for f in families])
 
@@ -162,9 +169,13 @@ def tasks(
     ] = None,
     harness: Annotated[str, typer.Option(help="Harness of the tasks: lm-eval or opencompass.")] = "lm-eval",
     data_dir: Annotated[str | None, typer.Option(help="Only tasks whose data are in this folder (lm-eval).")] = None,
+    every: Annotated[bool, typer.Option("--all", help="All names, not only our own and the best-known tasks.")] = False,
     json: _Json = False,
 ) -> None:
-    """List tasks, groups and tags for --tasks."""
+    """List tasks, groups and tags for --tasks: our own and the best-known ones, or all that match.
+
+    Example: dare-bench ls tasks gsm8k
+    """
     folders = [folder for folder in (include_path or "").split(",") if folder]
     if harness == "opencompass":
         if data_dir is not None:
@@ -173,7 +184,7 @@ def tasks(
         return
     if harness != "lm-eval":
         raise unknown("harness", harness, ["lm-eval", "opencompass"])
-    from dare_bench.harness.lm_eval.task_index import TaskIndex
+    from dare_bench.harness.lm_eval.task_index import LM_EVAL, TaskIndex
 
     index = TaskIndex(folders)
     entries = [index.entries[name] for name in _matching("task", sorted(index.entries), pattern)]
@@ -189,7 +200,12 @@ def tasks(
     if json:
         echo_json([{"name": e.name, "kind": e.kind, "origin": e.origin, "path": str(e.path or "")} for e in entries])
         return
-    echo_columns([[entry.name, entry.kind, entry.origin] for entry in entries])
+    is_short = pattern is None and data_dir is None and not every
+    shown = [entry for entry in entries if not is_short or entry.origin != LM_EVAL or entry.name in BEST_KNOWN]
+    shown.sort(key=lambda entry: entry.origin == LM_EVAL)  # our own first
+    echo_columns([[entry.name, entry.kind, entry.origin] for entry in shown])
+    if len(shown) < len(entries):
+        echo(f"and {len(entries) - len(shown):,} more: dare-bench ls tasks PART_OF_A_NAME, or --all")
 
 
 def _configs(pattern: str | None, folders: list[str], json: bool) -> None:

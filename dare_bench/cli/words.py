@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from typing import Any
 
 import typer
-from typer.core import TyperCommand
+from typer.core import TyperCommand, TyperGroup
 
 from dare_bench.cli.plain import echo_error
 from dare_bench.config import not_valid, reason
@@ -28,8 +28,33 @@ class Command(TyperCommand):
             if record is not None:
                 panels.setdefault(getattr(param, "rich_help_panel", None) or default, []).append(record)
         for title, records in panels.items():
-            with formatter.section(title):
+            with formatter.section(typer.style(title, bold=True)):
                 formatter.write_dl(records)
+
+
+class Group(TyperGroup):
+    """The commands under headings, those that belong to none at the end."""
+
+    def format_commands(self, ctx: Any, formatter: Any) -> None:
+        shown = [(name, self.get_command(ctx, name)) for name in self.list_commands(ctx)]
+        titles = {name: title for title, names in HEADINGS.items() for name in names}
+        panels: dict[str, list[tuple[str, str]]] = {title: [] for title in (*HEADINGS, "Commands")}
+        for name, command in shown:
+            if command is not None and not command.hidden:
+                panels[titles.get(name, "Commands")].append((name, command.get_short_help_str(64)))
+        for title, records in panels.items():
+            if records:
+                with formatter.section(typer.style(title, bold=True)):
+                    formatter.write_dl(records, col_max=14)
+
+
+HEADINGS = {
+    "Evaluate": ("eval", "generate", "score", "validate"),
+    "Read": ("report", "compare", "show", "regress", "leaderboard", "export", "ls"),
+    "Train": ("train", "rl", "sweep"),
+    "Tools": ("convert", "doctor"),
+}
+"""The headings of the help, and the commands under each."""
 
 
 def run(command: Any, arguments: Sequence[str]) -> None:

@@ -121,7 +121,7 @@ def test_a_larger_limit_extends_and_a_finished_run_is_printed_again(unbroken, tm
     [
         (["--tasks", "cruxeval_input"], 2, "outside the sandbox"),
         (["--tasks", "gsm8kk"], 2, "closest: gsm8k"),
-        (["--model", "tiny-lama", "--tasks", "dare_sudoku"], 1, "no checkpoint 'tiny-lama'"),
+        (["--model", "tiny-lama", "--tasks", "dare_sudoku"], 2, "no checkpoint 'tiny-lama'"),
         (["--tasks", "dare_sudoku", "--block-length", "7"], 2, "block_length=7"),
     ],
 )

@@ -18,7 +18,7 @@ from dare_bench.analysis import regression
 from dare_bench.analysis.baseline import Baseline
 from dare_bench.analysis.regression import compare_baselines
 from dare_bench.errors import RunError, UsageError
-from dare_bench.formatting import points
+from dare_bench.formatting import about_points
 from dare_bench.reports import junit, regression_report
 from dare_bench.reports.elements import markdown
 from dare_bench.runs.reader import Run
@@ -280,7 +280,7 @@ def test_the_headline_names_the_smallest_drop_that_would_have_been_seen(
     assert (line == said) == (verdict.regressed or after == [1.0] * 20)
     if len(before) == 20 and "shown" in line:
         (item,) = (item for item in verdict.scores if item.judged)
-        assert line.endswith(f"{TASK}: {points(item.detectable)}") and 0.2 < item.detectable < 0.4
+        assert line.endswith(f"{TASK}: {about_points(item.detectable)}") and 0.2 < item.detectable < 0.4
 
 
 def test_the_headline_goes_by_the_task_that_can_show_least() -> None:

@@ -94,7 +94,9 @@ def described(family: Family, raw: dict[str, Any]) -> NativeModel:
     where, device = Path("config.json"), torch.device("cpu")
     network = empty_network(family, where, raw)
     _prepare(family, network, OpeningSettings(device="cpu"), device, torch.bfloat16)
-    spec = _spec(family, network, replace(family.special_ids(network.config, None, {}), mask=2, eos=(1,)), where)
+    spec = _spec(
+        family, network, replace(family.special_ids(network.config, None, {}), mask=2, eos=(1,), end_think=(3,)), where
+    )
     return NativeModel(family, network.eval(), None, replace(spec, context_limit=2**31), where)
 
 

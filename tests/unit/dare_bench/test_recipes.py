@@ -8,7 +8,10 @@ import subprocess
 import sys
 from pathlib import Path
 
+import a2d_checkpoints
+import illada_folder
 import jsonschema
+import open_dcoder_folder
 import pytest
 from paths import ROOT
 from require import need_package
@@ -37,6 +40,12 @@ COLUMNS = (
     "llada2.1-mini",
 )
 TINY = {"llada_moe": "tiny-llada", "llada2.1": "tiny-llada2"}
+MADE = {  # families without a bundled checkpoint
+    "a2d_mdlm": a2d_checkpoints.made,
+    "a2d_bd3lm": a2d_checkpoints.made,
+    "open_dcoder": open_dcoder_folder.written,
+    "illada": illada_folder.written,
+}
 
 
 def is_count(recipe):
@@ -91,15 +100,18 @@ def check_settings(recipe, tiny_specs):
 
 
 @pytest.fixture(scope="module")
-def tiny_specs():
-    """Family and ModelSpec of the bundled checkpoint that stands for a family."""
+def tiny_specs(tmp_path_factory):
+    """Family and ModelSpec of a small checkpoint that stands for a family."""
     from dare_bench.loading import load
 
     opened = {}
 
     def of(name):
         if name not in opened:
-            model = load(TINY.get(name, f"tiny-{name}"), device="cpu", dtype="float32")
+            ids = {"mask_id": a2d_checkpoints.MASK} if name.startswith("a2d") else {}
+            made, named = MADE.get(name), {"family": name} if name in MADE else {}
+            folder = TINY.get(name, f"tiny-{name}") if made is None else made(tmp_path_factory.mktemp(name) / "model")
+            model = load(folder, device="cpu", dtype="float32", **named, **ids)
             opened[name] = (registry().get("family", name).load(), model.spec)
         return opened[name]
 
@@ -248,7 +260,7 @@ def test_fields_are_exactly_the_recipe():
 
 def test_a_score_without_a_task_cannot_be_run():
     (recipe,) = recipes.find("llada-8b-base/humaneval-fim")
-    with pytest.raises(UsageError, match="recipe llada-8b-base/humaneval-fim cannot be run: neither lm-eval nor"):
+    with pytest.raises(UsageError, match="recipe llada-8b-base/humaneval-fim cannot be run: neither harness asks for"):
         recipe.fields()
     assert recipe.block()["score"] == {}
 

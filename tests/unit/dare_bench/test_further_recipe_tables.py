@@ -1,0 +1,36 @@
+"""Tables of further models, typed a second time as their sources have them."""
+
+from __future__ import annotations
+
+import pytest
+
+from dare_bench import recipes
+
+A2D = "gsm8k bbh math mmlu mmlu-pro hellaswag humaneval mbpp"
+CODE = "humaneval humaneval.10 humaneval-plus humaneval-plus.10 mbpp mbpp.10 mbpp-plus mbpp-plus.10"
+INFILL = "humaneval-infill humaneval-infill.oracle santacoder-fim santacoder-fim.oracle"
+TABLES = [
+    ("qwen3-0.6b-diffusion-mdlm", A2D, "29.3 26.7 8.7 40.0 17.3 42.1 30.5 29.2"),
+    ("qwen3-0.6b-diffusion-bd3lm", A2D, "46.3 26.6 12.9 39.1 13.8 39.3 46.3 38.2"),
+    ("qwen2.5-coder-0.5b-diffusion-mdlm", "humaneval mbpp", "28.1 23.0"),
+    ("qwen2.5-coder-0.5b-diffusion-bd3lm", "humaneval mbpp", "39.0 33.2"),
+    ("open-dcoder-0.5b", CODE, "20.8 38.4 17.6 35.2 16.7 38.4 23.9 53.6"),
+    ("open-dcoder-0.5b", INFILL, "32.5 77.4 29.6 56.4"),
+    ("illada-8b-base", "mmlu bbh arc-c hellaswag gsm8k math humaneval mbpp", "74.8 71.3 60.8 76.6 81.9 38.4 50.0 57.8"),
+    ("illada-8b-instruct", "mmlu mmlu-pro mmlu-redux", "71.6 52.3 76.4"),
+]
+
+
+@pytest.mark.parametrize(("checkpoint", "benches", "values"), TABLES)
+def test_a_table_is_whole(checkpoint, benches, values):
+    published = [recipes.find(f"{checkpoint}/{bench}")[0].entry.published for bench in benches.split()]
+    assert [score.value for score in published] == [float(value) for value in values.split()]
+    assert {score.unit for score in published} == {"percent"}
+
+
+def test_the_a2d_samplers_differ_in_blocks_and_worked_examples():
+    for bench in A2D.split():
+        mdlm, bd3lm = (recipes.find(f"qwen3-0.6b-diffusion-{kind}/{bench}")[0].entry.run for kind in ("mdlm", "bd3lm"))
+        assert mdlm.decoding["block_length"] == mdlm.decoding["gen_length"], "one block"
+        assert bd3lm.decoding == {**mdlm.decoding, "block_length": 32} and mdlm.tasks == bd3lm.tasks
+        assert (mdlm.shots, bd3lm.shots) == ((5, 0) if bench == "gsm8k" else (3, 3) if bench == "bbh" else (0, 0))

@@ -173,7 +173,4 @@ class RecipeFile(Strict):
     family: str = Field(min_length=1)
     about: str = ""
     config: dict[str, Any] = Field(description="of the published config.json what describes the network, for estimates")
-    tokens_per_forward: float | None = Field(
-        default=None, ge=1, description="measured by the authors, for decoding by confidence"
-    )
     scores: dict[str, RecipeEntry] = Field(min_length=1)

@@ -48,15 +48,13 @@ class GpuCost:
 
 @dataclass(frozen=True)
 class RecipeEstimate:
-    """``at_most``: every response has its full length, and every block all forwards that its strategy may take.
-    ``by_authors``: with the tokens that the authors measured per forward, up to the end of the answer, if they did."""
+    """``at_most``: every response has its full length, and every block all forwards that its strategy may take."""
 
     recipe: str
     gpu: str
     documents: int
     prompts: int
     at_most: GpuCost
-    by_authors: GpuCost | None
     assumptions: list[str]
 
     def plain(self) -> dict[str, Any]:
@@ -66,7 +64,6 @@ class RecipeEstimate:
         """The estimate in a few lines."""
         head = f"{self.recipe}: estimate for one {self.gpu}, not a measurement"
         lines = [head, f"  {self.prompts:,} prompts ({self.documents:,} documents)", f"  at most {self.at_most.text}"]
-        lines += [f"  by the authors' speed {self.by_authors.text}"] if self.by_authors else []
         return "\n".join([*lines, *(f"  assumed: {text}" for text in self.assumptions)])
 
 
@@ -77,11 +74,10 @@ def estimate(recipe: Recipe, overrides: Mapping[str, Any] | None = None, gpu: st
         UsageError: an unknown GPU, a recipe that cannot be run, or a test set whose size is not recorded.
         DecodingError: decoding or likelihood settings that the family does not have or allow.
     """
-    device, run, speed = gpu_named(gpu), recipe.entry.run, recipe.file.tokens_per_forward
+    device, run, test_set = gpu_named(gpu), recipe.entry.run, recipe.entry.published.test_set
     fields = merged(recipe.fields(), {name: value for name, value in (overrides or {}).items() if value is not None})
     assert run is not None  # otherwise ``fields`` raises
     model, network = published(recipe.file, fields["family"])
-    test_set, by_authors = recipe.entry.published.test_set, None
     documents = _documents(recipe.name, test_set, fields)
     prompt, note = _prompt(run.shots if fields.get("num_fewshot") is None else fields["num_fewshot"], test_set)
     notes = [note, f"{device.text}, {ROWS} rows to a forward pass; loading and scoring take no time"]
@@ -99,12 +95,7 @@ def estimate(recipe: Recipe, overrides: Mapping[str, Any] | None = None, gpu: st
         length = f"full length of {sampler.gen_length} in blocks of {sampler.block_length}, of at most {steps} steps"
         notes.insert(1, f"every response has its {length}")
         at_most = _cost(list(decoding(sampler, prompt)), network, device, requests)
-        if speed and sampler.strategy.parallel:
-            answer = min((test_set.answer_tokens or sampler.gen_length) + 1, sampler.gen_length)
-            passes = list(decoding(sampler, prompt, answer, speed))
-            by_authors = _cost(passes, network, device, requests)
-            notes.append(f"the authors measured {speed:g} tokens a forward pass; {answer} are needed")
-    return RecipeEstimate(recipe.name, device.name, documents, requests, at_most, by_authors, notes)
+    return RecipeEstimate(recipe.name, device.name, documents, requests, at_most, notes)
 
 
 def _documents(name: str, test_set: TestSet, fields: Mapping[str, Any]) -> int:
@@ -128,13 +119,10 @@ def _prompt(shots: int, test_set: TestSet) -> tuple[int, str]:
     return total, f"prompts of {total} tokens: a question of {question} ({source}), {shots} worked examples"
 
 
-def decoding(sampler: Any, prompt: int, written: int | None = None, per_forward: float = 1.0) -> Iterator[Pass]:
-    """The forwards of a response by a family's sampler (``sampling.sampler.Sampler``): at most, or of ``written``
-    tokens of which a forward writes ``per_forward``."""
+def decoding(sampler: Any, prompt: int) -> Iterator[Pass]:
+    """The forwards that a response takes at most by a family's sampler (``sampling.sampler.Sampler``)."""
     block, cache, blocks = sampler.block_length, sampler.attention.cache, sampler.blocks(prompt)
     each, total = sampler.most_forwards(prompt) / blocks, sampler.canvas_length(prompt)
-    if written is not None:
-        each, blocks = min(each, max(1.0, block / per_forward)), ceil(written / block)
     if sampler.attention.causal:  # a finished block is committed in the first forward of the next one
         middle = prompt + (blocks + 1) / 2 * block
         if cache.used:

@@ -91,7 +91,7 @@ def test_doubts_are_added_up_unless_only_some_are_wanted(tmp_path, own, like, ta
         ("checkpoint: toy", "checkpoint: boy", "checkpoint='boy' must be the file's name, 'toy'"),
         ("tasks: toy}", "tasks: boy}", "scores.a.score.task"),
         ("tasks: toy}", "tusks: toy}", "scores.a.run.tusks"),
-        ("family: llada", "family: llada\ntokens_per_forward: 0", "tokens_per_forward=0"),
+        ("family: llada", "family: llada\nabout: 3", "about=3"),
         ("  b:", "  long:", "'long' is both a variant and a score"),
         ("  long: {", "  wide: {", "'wide' is already a variant in the shared files; rename this one"),
         ("scores:", "scores: 3\nmore:", "'scores' must be a mapping, found int"),

@@ -15,6 +15,12 @@ if TYPE_CHECKING:
     from dare_bench.recipes import Recipe
 
 
+def refuse_json(json: bool) -> None:
+    """An estimate is text; raises UsageError."""
+    if json:
+        raise UsageError("--json: an estimate (--dry-run) is text; omit one of them")
+
+
 def show(fields: dict[str, Any], json: bool) -> None:
     """Print the preview of one run or of several runs, without evaluating.
 
@@ -40,14 +46,9 @@ def show(fields: dict[str, Any], json: bool) -> None:
         echo_json(records)
 
 
-def show_training(
-    fields: dict[str, Any],
-    json: bool,
-    processes: int | None = None,
-    gpu: str = "H100",
-) -> None:
+def show_training(fields: dict[str, Any], processes: int | None = None, gpu: str = "H100") -> None:
     """Print the estimate of a training, without opening its weights; raises as the training."""
-    from dare_bench.costs.advice import record, text
+    from dare_bench.costs.advice import text
     from dare_bench.costs.training import estimate
     from dare_bench.loading import here
     from dare_bench.training.processes import process_count
@@ -58,11 +59,7 @@ def show_training(
     spec = combined(None, fields)
     if here(spec.model) is not None:
         spec = settle(spec, {})
-    result = estimate(spec, processes or process_count(), gpu, functions)
-    if json:
-        echo_json(record(result))
-    else:
-        echo(text(result))
+    echo(text(estimate(spec, processes or process_count(), gpu, functions)))
 
 
 def _previewed(run: PlannedRun, json: bool) -> Preview | RecipeEstimate:

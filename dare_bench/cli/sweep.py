@@ -77,15 +77,14 @@ def sweep(
 
 
 def _preview(file: str, output_path: str, json: bool) -> None:
+    from dare_bench.cli.dry_run import refuse_json
     from dare_bench.costs.sweep import SweepEstimates
 
+    refuse_json(json)
     estimates = SweepEstimates.of(file, output_path)
-    if json:
-        echo_json(estimates.plain())
-    else:
-        plain_console(width=10_000).print(_tree(estimates))  # no line of a node wraps in a file or a pipe
-        for note in estimates.notes:
-            echo(note)
+    plain_console(width=10_000).print(_tree(estimates))  # no line of a node wraps in a file or a pipe
+    for note in estimates.notes:
+        echo(note)
     for node, error in estimates.refused.items():
         others = f"; so would {counted(len(estimates.refused) - 1, 'other node')}" if len(estimates.refused) > 1 else ""
         raise UsageError(f"{node} would fail: {error}{others}")

@@ -173,12 +173,13 @@ def _train(method: str, options: Mapping[str, FieldInfo], flags: dict[str, Any],
 def _estimate(
     method: str, options: Mapping[str, FieldInfo], flags: dict[str, Any], hardware: Mapping[str, Any], json: bool
 ) -> None:
-    from dare_bench.cli.dry_run import show_training
+    from dare_bench.cli.dry_run import refuse_json, show_training
     from dare_bench.training.processes import first_process
 
+    refuse_json(json)
     fields = settings(method, options, {"output_path": "-", **flags})
     if first_process():
-        show_training(fields, json, **hardware)
+        show_training(fields, **hardware)
 
 
 def settings(method: str, options: Mapping[str, FieldInfo], flags: Mapping[str, Any]) -> dict[str, Any]:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import asdict
 from itertools import combinations
 from typing import Any
 
@@ -19,18 +18,6 @@ NOT_COUNTED = (
     "rewards, loading, evaluation, the optimizer's time, exchanges of sequence parallelism; CUDA context, "
     "fragmentation, buffers of collectives"
 )
-
-
-def record(step: StepEstimate) -> dict[str, Any]:
-    """The JSON record: bytes, seconds."""
-    spec, (parameters, trained), phases = step.spec, step.parameters, step.phases.items()
-    return {
-        "method": spec.method, "model": spec.model, "gpu": asdict(step.gpu), "processes": step.processes,
-        "parameters": parameters, "trained": trained, "steps": step.steps, "items": step.items,
-        "masked_copies": len(step.rehearsal.copies), "forwards": step.rehearsal.forwards(spec),
-        "phases": {name: asdict(phase) for name, phase in phases}, "held": step.held, "needed": step.needed,
-        "fits": step.fits, "seconds": step.seconds, "assumed": list(assumed(step)), "not_counted": NOT_COUNTED,
-    }  # fmt: skip
 
 
 def text(step: StepEstimate) -> str:

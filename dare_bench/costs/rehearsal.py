@@ -1,20 +1,93 @@
-"""The forwards of an optimizer step, from the method's own source of steps: one that samples completions is given those
-of a policy without a network, which writes tokens from left to right in as many forwards as its sampler may take."""
+"""What an optimizer step reads: some rows of the training, and the forwards that the method's own source of steps makes
+of rows of their mean length. A source that samples completions is given those of a policy without a network, which
+writes tokens from left to right in as many forwards as its sampler may take."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import ceil
+from statistics import mean
 from types import SimpleNamespace
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from dare_bench.costs.rows import SampledRows
+from dare_bench import recipes
+from dare_bench.costs.recipe import TEMPLATE_TOKENS
+from dare_bench.errors import UsageError
+from dare_bench.registry import registry
+from dare_bench.training.data import hub_data, read_data
+from dare_bench.training.rows import Kind, PreferencePair, TokenRow, Tokens
+from dare_bench.training.sources import find_files
 from dare_bench.training.spec import TrainSpec
+from dare_bench.training.tokens import tokenize
 from dare_bench.types import Event, Generation, Request, Reward, RewardPrompt, Sample
+
+SAMPLED_ROWS = 256
+CHARACTERS = 3.5
+"""Characters per token if there is no tokenizer: English text and code in current vocabularies."""
+
+
+@dataclass(frozen=True)
+class SampledRows:
+    """``count`` items of an epoch; ``some`` of them, which a training's checks read; and how tokens were counted."""
+
+    count: int
+    some: Tokens
+    source: str
+
+    def alike(self, count: int, token: int) -> Tokens:
+        """So many items of the mean length, of one token."""
+        every = [row for item in self.some.items for row in item]
+        prompt, answer = round(mean(len(r.prompt) for r in every)), round(mean(len(r.answer) for r in every))
+        item = tuple(TokenRow((token,) * prompt, (token,) * answer, "", i) for i in range(len(self.some.items[0])))
+        records = tuple(RewardPrompt("", "0", "", "") for _ in range(count if self.some.kind == "prompts" else 0))
+        return replace(self.some, items=(item,) * count, records=records)
+
+
+def rows_of(spec: TrainSpec, kind: Kind, model: Any) -> SampledRows:
+    """The rows of a training, tokenized as in it if the checkpoint is on this machine. Raises UsageError, DataError:
+    the training would refuse them."""
+    known, name, canvas, records = hub_data(spec.task), "", None, tuple[RewardPrompt, ...]()
+    if known is None and (spec.task is not None or find_files(str(spec.data), spec.split)):
+        few = spec.model_copy(update={"rows": min(spec.rows or SAMPLED_ROWS, SAMPLED_ROWS)})
+        data = read_data(spec if spec.max_steps is None else few, kind)
+        count, data = len(data.rows), replace(data, rows=data.rows[:SAMPLED_ROWS])
+        if model.tokenizer is not None:
+            some = tokenize(data, model, spec)  # which drops rows that are too long, as the training does
+            return SampledRows(round(count * len(some.items) / len(data.rows)), some, "its tokenizer")
+        name, canvas, records = data.name, data.canvas, tuple(r for r in data.rows if isinstance(r, RewardPrompt))
+        prompt, answer = (mean(sizes) / CHARACTERS for sizes in zip(*map(_characters, data.rows), strict=True))
+        source = f"characters / {CHARACTERS:g}"
+    else:
+        of_hub = [t for t in recipes.test_sets() if known and t.id.partition(",")[0].replace(" ", ":") == known.data]
+        if not of_hub:
+            raise UsageError(
+                f"the lengths of the rows of {spec.task or spec.data} are unknown: they are not on this machine, and "
+                "no recipe has their mean; give a local file (--data FILE)"
+            )
+        count, source = (
+            spec.rows or known.count,
+            f"the mean lengths of {of_hub[0].id}, {TEMPLATE_TOKENS} for a chat template",
+        )
+        prompt, answer = (of_hub[0].prompt_tokens or 0) + TEMPLATE_TOKENS, of_hub[0].answer_tokens or 0
+        if kind == "prompts" and spec.task in registry().names("reward"):  # the rows name the task's own reward
+            records = (RewardPrompt("", "0", str(spec.task), str(spec.task)),)
+    limit = spec.max_length or 10**9
+    kept = min(round(prompt), limit - 1)
+    row = TokenRow((0,) * kept, (0,) * (0 if kind == "prompts" else min(round(answer), limit - kept)), "", 0)
+    items = ((row,) * (2 if kind == "pairs" else 1),)
+    return SampledRows(count, Tokens(kind, items, "", name, canvas, records, spec.max_length), source)
+
+
+def _characters(row: Any) -> tuple[float, float]:
+    """Those of a prompt, with its chat template, and of an answer."""
+    is_chat = not isinstance(row.prompt, str)
+    prompt = "".join(turn["content"] for turn in row.prompt) if is_chat else row.prompt
+    answer = max(row.chosen, row.rejected, key=len) if isinstance(row, PreferencePair) else getattr(row, "answer", "")
+    return len(prompt) + CHARACTERS * TEMPLATE_TOKENS * is_chat, len(answer)
 
 
 class _Policy:

@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from dare_bench.costs import recipe
+from dare_bench.costs.checkpoint import find
 from dare_bench.costs.gpus import GPUS
 from dare_bench.engine.plan import plan
-from dare_bench.engine.preview import preview
-from dare_bench.engine.progress import duration
+from dare_bench.engine.preview import most_forwards
 from dare_bench.errors import DareError, UsageError
 from dare_bench.loading import here
 from dare_bench.sweeps.known import refuse_unknown
@@ -21,21 +21,19 @@ from dare_bench.sweeps.sweep_graph import SweepNode, graph, settle
 from dare_bench.sweeps.sweep_spec import read_spec
 from dare_bench.training.spec import train_spec
 
-SMALL = 400_000_000
-"""Largest size in bytes of the weights of a checkpoint that is loaded for an estimate, and timed on a few samples."""
 _LOADING = ("model", "adapter", "family", "model_args", "dtype")
 """Settings that load a checkpoint."""
 
 
 @dataclass(frozen=True)
 class WorkCost:
-    """``forwards``: maximum number of forward passes, counted per row; ``flop``: operations; ``seconds``: on this
-    machine; ``text``: all of these with their sources. Unknown values are None."""
+    """``text``: what is known, with its source; ``forwards``: at most, counted per row; ``flop``: operations;
+    ``hours``: GPU hours. Unknown values are None."""
 
     text: str
     forwards: int | None = None
     flop: float | None = None
-    seconds: float | None = None
+    hours: float | None = None
 
 
 @dataclass
@@ -75,31 +73,22 @@ class SweepEstimates:
     def notes(self) -> list[str]:
         """The total, and the assumptions."""
         todo = [self.costs[node.id] for node in self.nodes if node.id not in self.done and node.kind != "board"]
-        seconds = [cost.seconds for cost in todo if cost.seconds is not None]
+        hours = [cost.hours for cost in todo if cost.hours is not None]
         if not todo:
             return ["all nodes are done"]
-        unknown = f"; the time of {len(todo) - len(seconds)} of them is unknown" if len(seconds) < len(todo) else ""
+        unknown = f"; those of {len(todo) - len(hours)} nodes are unknown" if len(hours) < len(todo) else ""
         return [
-            f"nodes to do: {len(todo)}, about {duration(sum(seconds))} on this machine, one after another{unknown}",
+            f"nodes to do: {len(todo)}, {sum(hours):,.2f} GPU hours{unknown}",
             "not counted: imports, loading, reading data, scoring, the optimizer and saving, which take some seconds a "
             "node, most of the time of a short sweep",
             f"assumed for GPU hours: {GPUS['H100'].text}; rows that stop early make evaluations cheaper",
         ]
 
-    def plain(self) -> dict[str, Any]:
-        """The JSON record."""
-        nodes = [
-            {"id": node.id, "kind": node.kind, "after": list(node.after), "status": self.records[node.id].status,
-             "done": node.id in self.done, **asdict(self.costs[node.id])}
-            for node in self.nodes
-        ]  # fmt: skip
-        return {"name": self.name, "path": str(self.out), "nodes": nodes, "notes": self.notes}
-
     def _cost(self, node: SweepNode) -> WorkCost:
         if node.id in self.done or node.kind == "board":
-            return WorkCost("done" if node.id in self.done else "a few seconds", seconds=0.0)
+            return WorkCost("done" if node.id in self.done else "a few seconds")
         try:
-            return _training(node.settings) if node.kind == "train" else self._evaluation(self._fields(node))
+            return _training(node.settings) if node.kind == "train" else _evaluation(self._fields(node))
         except UsageError as error:
             self.refused[node.id] = str(error)
             return WorkCost(f"would fail: {error}")
@@ -115,30 +104,22 @@ class SweepEstimates:
         loading = {name: start.settings[name] for name in _LOADING if name in start.settings}
         return settings | loading if node.kind != "board" else {"board": node.id}
 
-    def _evaluation(self, fields: dict[str, Any]) -> WorkCost:
-        folder, forwards, seconds, hours, refused = here(str(fields["model"])), 0, 0.0, 0.0, list[str]()
-        is_small = folder is not None and sum(f.stat().st_size for f in folder.glob("*.safetensors")) <= SMALL
-        runs = plan(fields)
-        for run in runs:
-            if is_small:
-                try:
-                    timed = preview(**{**run.fields, "output_path": str(self.out / "runs")})
-                    forwards, seconds = forwards + timed.forwards, seconds + (timed.timing.seconds or 0.0)
-                except DareError as error:
-                    refused.append(f"{run.name}: {error}" if run.name else str(error))
-            elif run.recipe is None:
-                name = run.name or fields.get("tasks")
-                return WorkCost(f"unknown without loading the checkpoint (dare-bench eval --dry-run times it): {name}")
-            else:
-                most = recipe.estimate(run.recipe, run.fields).at_most
-                forwards, hours = forwards + most.forwards, hours + most.hours
-        if not is_small:
-            return WorkCost(f"at most {forwards:,} forwards, {hours:,.1f} GPU hours (from the recipe)", forwards)
-        if len(refused) == len(runs):
-            return WorkCost(f"cannot be run: {refused[0]}")
-        failed = f"; {len(refused)} cannot be run: {refused[0]}" if refused else ""
-        text = f"at most {forwards:,} forwards, {duration(seconds)} (from timed samples){failed}"
-        return WorkCost(text, forwards, seconds=seconds)
+
+def _evaluation(fields: dict[str, Any]) -> WorkCost:
+    """Forwards of the requests of a checkpoint that is on this machine, or forwards and time by a recipe."""
+    runs, forwards, hours = plan(fields), 0, 0.0
+    if here(str(fields["model"])) is not None:
+        opened = find(str(fields["model"]), fields.get("family"))[0]
+        forwards = sum(most_forwards(opened, run.fields) for run in runs)
+        return WorkCost(f"at most {forwards:,} forwards (dare-bench eval --dry-run times some)", forwards)
+    for run in runs:
+        if run.recipe is None:
+            name = run.name or fields.get("tasks")
+            return WorkCost(f"unknown: the checkpoint is not on this machine, and {name} is not a recipe")
+        most = recipe.estimate(run.recipe, run.fields).at_most
+        forwards, hours = forwards + most.forwards, hours + most.hours
+    text = f"at most {forwards:,} forwards, {hours:,.1f} GPU hours (from the recipe)"
+    return WorkCost(text, forwards, hours=hours)
 
 
 def _training(settings: Mapping[str, Any]) -> WorkCost:
@@ -152,4 +133,4 @@ def _training(settings: Mapping[str, Any]) -> WorkCost:
     each = ", ".join(f"{name} {of.rows:,.6g}" for name, of in phases.items())
     text = f"{count:,} steps of {step.about} ({step.rows.source}); forwards in a step: {each}"
     forwards = round(count * sum(of.rows for of in phases.values()))
-    return WorkCost(f"{text}; {flop:.3g} operations, {hours:,.2f} GPU hours", forwards, flop)
+    return WorkCost(f"{text}; {flop:.3g} operations, {hours:,.2f} GPU hours", forwards, flop, hours)

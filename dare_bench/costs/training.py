@@ -14,10 +14,13 @@ from math import ceil
 from statistics import mean
 from typing import Any
 
+import torch
+
 from dare_bench.costs.checkpoint import Network, find
 from dare_bench.costs.gpus import Gpu, gpu_named
 from dare_bench.costs.recipe import decoding
-from dare_bench.costs.rows import SampledRows, rows_of
+from dare_bench.costs.rehearsal import Rehearsal, SampledRows, rehearse, rows_of
+from dare_bench.costs.trace import answering, traced, training
 from dare_bench.errors import UsageError, unknown
 from dare_bench.loading import here
 from dare_bench.protocols import AdapterSettings
@@ -27,6 +30,7 @@ from dare_bench.training.rewards import NO_FUNCTIONS, Functions, check_options
 from dare_bench.training.rollout_engine import check_rollout_engine
 from dare_bench.training.setup import refuse_untrainable
 from dare_bench.training.spec import TrainSpec
+from dare_bench.types import Request
 
 DTYPES = {"float64": 8, "float32": 4, "bfloat16": 2, "float16": 2}
 """Bytes of a number."""
@@ -47,7 +51,7 @@ class Phase:
 @dataclass(frozen=True)
 class StepEstimate:
     """What an optimizer step needs of each device. ``spec`` has the defaults of its method; ``dtype``: of the published
-    weights; ``rehearsal``: a step of the method's source (:class:`dare_bench.costs.rehearsal.Rehearsal`)."""
+    weights; ``rehearsal``: a step of the method's source."""
 
     spec: TrainSpec
     gpu: Gpu
@@ -57,7 +61,7 @@ class StepEstimate:
     dtype: str
     rows: SampledRows
     method: Any
-    rehearsal: Any
+    rehearsal: Rehearsal
     _traced: dict[Any, Any] = field(default_factory=dict, repr=False)
     """What was traced, for these settings or others."""
 
@@ -83,7 +87,7 @@ class StepEstimate:
         """The phases that the step has."""
         spec, of = self.spec, self.rehearsal
         apart = of.forwards(spec) > 1 or (self.method.wants_reference and self.adapter_off)
-        phases = {"rollout": self._rollout()} if of.request is not None else {}
+        phases = {"rollout": self._rollout(of.request)} if of.request is not None else {}
         if scored := of.scored_apart if apart else of.scored:
             phases["score"] = self._of_copies(scored, backward=False)
         scattered = spec.fsdp and of.forwards(spec) == 1  # otherwise they are accumulated whole
@@ -92,10 +96,6 @@ class StepEstimate:
 
     def _of_copies(self, rows: float, **how: bool) -> Phase:
         """Forwards of so many masked copies in all."""
-        import torch
-
-        from dare_bench.costs.trace import training
-
         spec, copies, shared = self.spec, self.rehearsal.copies, self.spec.sequence_parallel_size
         most = ceil(len(copies) / self.rehearsal.forwards(spec))
         key = self.dtypes[1], spec.bf16, spec.peft, most, *how.items()
@@ -105,13 +105,9 @@ class StepEstimate:
         one, times = self._traced[key], rows / most
         return Phase(rows, times, one.flop * times / shared, one.moved * times / shared, one.peak / shared)
 
-    def _rollout(self) -> Phase:
+    def _rollout(self, request: Request) -> Phase:
         """The forwards of the sampler, ``rows_per_forward`` completions at a time."""
-        import torch
-
-        from dare_bench.costs.trace import answering
-
-        spec, request, shared = self.spec, self.rehearsal.request, self.spec.sequence_parallel_size
+        spec, shared = self.spec, self.spec.sequence_parallel_size
         rows = ceil(min(spec.rows_per_forward, spec.rows_per_forward * spec.gradient_accumulation_steps / shared))
         passes = list(decoding(self.model.sampler(request)[1], len(request.prompt)))
         key = "rollout", self.dtypes[1], spec.bf16
@@ -128,10 +124,6 @@ class StepEstimate:
     @property
     def parameters(self) -> tuple[float, float]:
         """Numbers of parameters: of the checkpoint, and those that are trained."""
-        import torch
-
-        from dare_bench.costs.trace import traced
-
         if self.spec.peft not in self._traced:
             self._traced[self.spec.peft] = traced(self.network, torch.bfloat16, self.adapter)
         of = self._traced[self.spec.peft]
@@ -219,8 +211,6 @@ def estimate(
         CheckpointError: nothing is known of the checkpoint, or the training would refuse it.
         DataError: rows that the training would refuse.
     """
-    from dare_bench.costs.rehearsal import rehearse
-
     device, kind = gpu_named(gpu), registry().get("trainer", spec.method).load()
     if spec.fsdp and processes == 1:
         raise UsageError("fsdp shards a model over several processes, and this is one; give --processes N")

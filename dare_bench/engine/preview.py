@@ -7,7 +7,7 @@ import dataclasses
 import json
 import time
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -91,6 +91,16 @@ def preview(model: Any = None, *, on_ready: Callable[[Preview], None] = lambda _
     )
     on_ready(untimed)
     return dataclasses.replace(untimed, timing=timed(opened, requests, forwards, spec.max_rows))
+
+
+def most_forwards(model: LoadedModel, fields: Mapping[str, Any]) -> int:
+    """The forward passes that an evaluation by these fields takes at most, counted per row; ``model`` needs no weights.
+
+    Raises: the errors that ``evaluate`` raises before it computes.
+    """
+    spec, _ = resolve_spec(None, None, fields)
+    prepare = request_preparer(model, spec)
+    return sum(model.forwards(prepare(request)) for request in checked_harness(spec)(spec, model).requests())
 
 
 class _TimeUp(Exception):

@@ -73,7 +73,7 @@ def test_a_dry_run_shows_what_would_fail_and_ends_with_a_usage_error(tmp_path: P
 
 def test_a_dry_run_cuts_no_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Any) -> None:
     text = "word " * 200 + "end"
-    monkeypatch.setattr(SweepEstimates, "_cost", lambda self, node: type("Cost", (), {"text": text, "seconds": None})())
+    monkeypatch.setattr(SweepEstimates, "_cost", lambda self, node: type("Cost", (), {"text": text, "hours": None})())
     (tmp_path / "good.yaml").write_text(yaml.safe_dump(GOOD))
     with pytest.raises(SystemExit) as left:
         main(["sweep", str(tmp_path / "good.yaml"), "--output-path", str(tmp_path / "out"), "--dry-run"])

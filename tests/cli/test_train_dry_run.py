@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 
 import pytest
@@ -61,16 +60,9 @@ def test_under_torchrun_its_processes_are_counted_and_the_first_one_prints(
 ) -> None:
     monkeypatch.setenv("WORLD_SIZE", "4")
     monkeypatch.setenv("RANK", "0")
-    assert json.loads(said(capsys, *COUPLED, "--dry-run", "--gpu", "H200", "--json"))["processes"] == 4
+    assert said(capsys, *COUPLED, "--dry-run", "--gpu", "H200").startswith("coupled_grpo on 4 x H200 SXM: ")
     monkeypatch.setenv("RANK", "1")
     assert said(capsys, *COUPLED, "--dry-run") == ""
-
-
-def test_the_record_is_json(capsys: pytest.CaptureFixture[str]) -> None:
-    record = json.loads(said(capsys, *COUPLED, "--dry-run", "--processes", "2", "--gpu", "A100", "--json"))
-    assert record["gpu"]["name"] == "A100 80GB SXM" and record["trained"] == 83_886_080
-    assert record["held"]["weights"] == 8_015_581_184 + 83_886_080 * 4 / 2, "in bfloat16, and an adapter in float32"
-    assert set(record["seconds"]) == {"rollout", "score", "update"} == record["needed"].keys() - {"loading"}
 
 
 def test_a_local_checkpoint_and_its_settings_in_a_file(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
@@ -115,6 +107,7 @@ def test_what_a_training_refuses_without_a_sampler(
 def test_what_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
     assert "--gpu belongs to --dry-run" in refused(capsys, *COUPLED, "--gpu", "H100")
     assert "unknown GPU 'B200'" in refused(capsys, *COUPLED, "--dry-run", "--processes", "2", "--gpu", "B200")
+    assert "--json: an estimate (--dry-run) is text" in refused(capsys, *COUPLED, "--dry-run", "--json")
     assert "and this is one; give --processes N" in refused(capsys, *COUPLED, "--dry-run")
     odd = (*COUPLED, "--dry-run", "--processes", "3", "--per-device-train-batch-size", "4")
     assert "are not a multiple of --num-generations 10; give --per-device-train-batch-size" in refused(capsys, *odd)

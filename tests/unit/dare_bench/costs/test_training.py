@@ -11,7 +11,7 @@ import pytest
 import dare_bench
 from dare_bench.costs import advice
 from dare_bench.costs.gpus import GPUS, UTILIZATION
-from dare_bench.costs.rows import rows_of
+from dare_bench.costs.rehearsal import rows_of
 from dare_bench.costs.sweep import SweepEstimates
 from dare_bench.costs.training import StepEstimate, estimate
 from dare_bench.errors import CheckpointError, DataError, UnknownNameError, UsageError
@@ -89,16 +89,22 @@ def test_processes_share_a_group_and_an_epoch_counts_each_use() -> None:
         asked(3, per_device_train_batch_size=4)
 
 
-def test_noised_rows_and_pairs() -> None:
+@pytest.fixture
+def pairs(tmp_path: Path) -> str:
+    (tmp_path / "pairs.jsonl").write_text(json.dumps({"prompt": "2+2=", "chosen": "4", "rejected": "5"}) + "\n")
+    return str(tmp_path / "pairs.jsonl")
+
+
+def test_noised_rows_and_pairs(pairs: str) -> None:
     sft = asked(method="sft", bf16=True, peft=None, fsdp=True)
     assert list(sft.phases) == ["update"] and sft.fits
     lengths = sft.rehearsal.copies.batch.lengths
     assert len(lengths) == 8 and min(lengths) > 93, "a prompt, and canvases whose length is drawn"
     assert sft.about == f"64 items with rows of {sum(lengths) / 8:.0f} tokens"
-    dpo = asked(method="dpo", task=None, data="org/pairs", bf16=True)
+    dpo = asked(method="dpo", task=None, data=pairs, bf16=True)
     assert len(dpo.rehearsal.copies) == 8 * 2
     assert dpo.phases["score"].rows == 2 * 8 * 2, "the adapter is off for the reference, so values come apart"
-    assert len(asked(method="vrpo", task=None, data="org/pairs", bf16=True).rehearsal.copies) == 8 * 16
+    assert len(asked(method="vrpo", task=None, data=pairs, bf16=True).rehearsal.copies) == 8 * 16
 
 
 # -- rows --------------------------------------------------------------------------------------------------------------
@@ -145,6 +151,11 @@ def test_without_the_checkpoint_an_estimate_says_how_it_counts(data: str) -> Non
     assert rows.source == "characters / 3.5" and rows.count == 2
 
 
+def test_rows_that_are_nowhere_are_unknown() -> None:
+    with pytest.raises(UsageError, match=r"the lengths of the rows of org/chat are unknown: .* give a local file"):
+        asked(1, method="sft", task=None, data="org/chat")
+
+
 # -- memory and time of an 8B ------------------------------------------------------------------------------------------
 
 
@@ -173,8 +184,8 @@ def test_fsdp_holds_a_share_and_gathers_the_weights_in_every_forward() -> None:
     assert whole.held["gradients"] == sharded.held["gradients"] * 8, "DDP holds a copy that it reduces"
 
 
-def test_devices_that_compute_the_same_rows_divide_what_rows_need() -> None:
-    sft = {"method": "sft", "task": None, "data": "org/chat", "peft": None, "bf16": True}
+def test_devices_that_compute_the_same_rows_divide_what_rows_need(data: str) -> None:
+    sft = {"method": "sft", "task": None, "data": data, "peft": None, "bf16": True}
     alone, four = asked(**sft), asked(**sft, sequence_parallel_size=4)
     assert four.phases["update"].peak == alone.phases["update"].peak / 4 and four.held == alone.held
     assert four.phases["update"].flop == alone.phases["update"].flop / 4 and four.items * 4 == alone.items
@@ -182,6 +193,13 @@ def test_devices_that_compute_the_same_rows_divide_what_rows_need() -> None:
         asked(sequence_parallel_size=3)
     with pytest.raises(UsageError, match=r"does not divide the 32 attention heads \(8 of keys\) of sdar"):
         asked(9, model=SDAR, method="cj_grpo", sequence_parallel_size=3)
+
+
+def test_the_base_is_held_in_its_dtype_and_an_adapter_in_float32() -> None:
+    step = asked(2, gpu="A100", fsdp=True)
+    assert step.parameters == (WEIGHTS, 83_886_080) and step.gpu.name == "A100 80GB SXM"
+    assert step.held["weights"] == WEIGHTS + 83_886_080 * 4 / 2
+    assert step.seconds is not None and step.seconds.keys() == step.needed.keys() - {"loading"}
 
 
 def test_the_advice_makes_it_fit() -> None:
@@ -210,5 +228,5 @@ def test_a_sweep_adds_the_operations_of_all_steps(tmp_path: Path) -> None:
     built = SweepEstimates.of({"models": "tiny-llada-base", "train": {**train, "seed": [0, 1]}}, tmp_path / "out")
     (cost,) = {cost for node, cost in built.costs.items() if node.startswith("train/")}
     assert "6 steps of 8 completions in rows of 10 tokens" in cost.text
-    assert cost.forwards == 6 * 8 * 3.75 and cost.flop and cost.flop > 0
+    assert cost.forwards == 6 * 8 * 3.75 and cost.flop and cost.flop > 0 and cost.hours
     assert not (tmp_path / "out").exists()

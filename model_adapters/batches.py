@@ -8,7 +8,7 @@ from typing import TypeVar
 import torch
 
 from dare_bench.errors import MemoryLimitError
-from dare_bench.model_adapters.sampling.loop import out_of_memory
+from dare_bench.model_adapters.sampling.device import out_of_memory
 from dare_bench.types import LoopStats
 
 Item = TypeVar("Item")

@@ -25,6 +25,14 @@ from dare_bench.model_adapters.sampling.ties import NearTies
 from dare_bench.model_adapters.sampling.uniform import SoftPredictions, with_noise
 
 
+def out_of_memory(error: BaseException) -> bool:
+    """Does the error mean that memory ran out?"""
+    if isinstance(error, MemoryError | torch.OutOfMemoryError):
+        return True
+    text = str(error).lower()
+    return isinstance(error, RuntimeError) and ("out of memory" in text or "can't allocate memory" in text)
+
+
 @dataclass(eq=False)
 class DeviceState:
     """What forwards read and change. With static shapes that is tensors alone, besides ``kinds`` and ``mask_id``.

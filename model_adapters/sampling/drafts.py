@@ -19,7 +19,7 @@ from torch import Tensor
 from torch.nn.functional import pad
 
 from dare_bench.model_adapters.sampling.decide import joined
-from dare_bench.model_adapters.sampling.device import DeviceState
+from dare_bench.model_adapters.sampling.device import DeviceState, out_of_memory
 from dare_bench.model_adapters.sampling.state import RowState
 
 IDLE_TOKENS = {"cpu": 0}
@@ -103,15 +103,36 @@ class Drafts:
 
     def advance(self, device: DeviceState, logits_NV: Tensor) -> None:
         """After a forward whose decisions are written: move each row to the last state that was reached, and draft what
-        follows."""
-        last_F = self._verify(device)
-        self._draft(device, logits_NV, last_F)
+        follows. If memory runs out, the step of each row's first state stays, and nothing is drafted."""
+        self.decided_T.copy_(device.canvas_T)
+        self.forward_R.copy_(device.forward_R).sub_(1)
+        try:
+            last_F = self._verify(device)
+        except BaseException as error:
+            self._without(device, error, made=False)
+            return
+        reached = None
+        try:
+            reached = self._state(device)
+            self._draft(device, logits_NV, last_F, reached)
+        except BaseException as error:
+            for (holder, name), x in zip(_tables(device), reached or (), strict=False):
+                getattr(holder, name).copy_(x)
+            self._without(device, error, made=True)
+
+    def _without(self, device: DeviceState, error: BaseException, made: bool) -> None:
+        """Nothing is drafted; ``made``: is it known which steps were made?"""
+        if not out_of_memory(error):
+            raise error
+        if not made:
+            self.made_R.zero_()
+            self.made_R.view(self.state_FD.shape)[:, 0].fill_(True)
+        device.going_R.view(self.state_FD.shape)[:, 1:].fill_(False)
+        self.drafted_R.zero_()
 
     def _verify(self, device: DeviceState) -> Tensor:
         """Which drafts were right; all states of a row become the last one that was reached, whose number is returned,
         [F]."""
-        self.decided_T.copy_(device.canvas_T)
-        self.forward_R.copy_(device.forward_R - 1)
         before_T = self.base_T + (self.depth_T - 1).clamp(min=0) * self.stride_T
         right_FD = (self.drafted_R & ~self._any(device.canvas_T[before_T] != self.draft_T))[self.state_FD]
         is_end_T = torch.zeros_like(self.answer_T)
@@ -123,17 +144,18 @@ class Drafts:
         right_FD[:, 0].fill_(True)
         made_FD = right_FD.long().cumprod(1)
         last_F = made_FD.sum(1) - 1
-        self.saved_F += last_F
-        self.made_R[self.state_FD] = made_FD.bool()
-        if device.ties is not None:
-            near_F = (device.ties.near_R[self.state_FD] & made_FD.bool()).any(1)
-            device.ties.near_R[self.state_FD] = near_F[:, None] & (torch.arange(made_FD.shape[1]) == 0).to(
-                near_F.device
-            )
-        device.canvas_T.copy_(device.canvas_T[self.base_T + last_F[self.row_T] * self.stride_T])
-        for holder, name in _moving(device):
-            x_FD = getattr(holder, name)[self.state_FD]
-            getattr(holder, name)[self.state_FD] = x_FD.gather(1, last_F[:, None].expand_as(x_FD))
+        made_R = made_FD.bool().view(-1)
+        place_T = self.base_T + last_F[self.row_T] * self.stride_T
+        from_R = self.state_FD.gather(1, last_F[:, None].expand_as(self.state_FD)).view(-1)
+        reached = [getattr(holder, name)[place_T if name == "canvas_T" else from_R] for holder, name in _tables(device)]
+        near_F = None if device.ties is None else (device.ties.near_R & made_R).view(made_FD.shape).any(1)
+        # Nothing has changed so far, and nothing below needs memory.
+        self.saved_F.add_(last_F)
+        self.made_R.copy_(made_R)
+        for (holder, name), x in zip(_tables(device), reached, strict=True):
+            getattr(holder, name).copy_(x)
+        if device.ties is not None and near_F is not None:
+            device.ties.near_R.zero_().view(made_FD.shape)[:, 0].copy_(near_F)
         return last_F
 
     def _any(self, where_T: Tensor) -> Tensor:
@@ -141,7 +163,7 @@ class Drafts:
         state_T = self.state_FD[self.row_T, self.depth_T]
         return torch.zeros_like(self.forward_R).index_add_(0, state_T, where_T.long()) > 0
 
-    def _draft(self, device: DeviceState, logits_NV: Tensor, last_F: Tensor) -> None:
+    def _draft(self, device: DeviceState, logits_NV: Tensor, last_F: Tensor, reached: Sequence[Tensor]) -> None:
         """Decide again and again on the same logits, in the first state of each row; then give each of its states one
         of the results."""
         assert device.pack is not None
@@ -152,7 +174,7 @@ class Drafts:
             row_N = torch.zeros_like(device.pack.candidates.at_N)
             row_N[device.open_N] = torch.arange(len(device.open_N), device=row_N.device)
             last_N = row_N[last_N]
-        states = [self._state(device)]
+        states = [reached]
         for _ in range(self.state_FD.shape[1] - 1):
             positions, open_N = device.positions(first.candidates)
             at_N = last_N if open_N is None else last_N[open_N]
@@ -164,18 +186,18 @@ class Drafts:
             device.count(positions, decision)
             states.append(self._state(device))
         canvases, *tables = (torch.stack(x) for x in zip(*states, strict=True))
-        device.canvas_T.copy_(canvases[self.depth_T, self.base_T])
+        drafts = [canvases[self.depth_T, self.base_T], *(x_DR[:, self.state_FD[:, 0]].T.reshape(-1) for x_DR in tables)]
+        for (holder, name), x in zip(_tables(device), drafts, strict=True):
+            getattr(holder, name).copy_(x)
         self.draft_T.copy_(device.canvas_T)
-        for (holder, name), x_DR in zip(_moving(device), tables, strict=True):
-            getattr(holder, name)[self.state_FD] = x_DR[:, self.state_FD[:, 0]].T
         self.drafted_R.copy_(device.going_R)
 
-    def _state(self, device: DeviceState) -> tuple[Tensor, ...]:
-        return device.canvas_T.clone(), *(getattr(holder, name).clone() for holder, name in _moving(device))
+    def _state(self, device: DeviceState) -> list[Tensor]:
+        return [getattr(holder, name).clone() for holder, name in _tables(device)]
 
 
-def _moving(device: DeviceState) -> Iterator[tuple[Any, str]]:
-    """The tables of a row that a step changes: what holds them, and their names."""
-    yield from ((device, name) for name in ("step_R", "forward_R", "going_R"))
+def _tables(device: DeviceState) -> Iterator[tuple[Any, str]]:
+    """What a step changes of a row: what holds it, and its name; the canvases first."""
+    yield from ((device, name) for name in ("canvas_T", "step_R", "forward_R", "going_R"))
     if device.ties is not None:
         yield device.ties, "end_R"

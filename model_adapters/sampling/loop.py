@@ -15,7 +15,7 @@ from dare_bench.model_adapters.backbone.cache import KVStore
 from dare_bench.model_adapters.sampling.batch import ActiveRows
 from dare_bench.model_adapters.sampling.buckets import Sizes
 from dare_bench.model_adapters.sampling.decide import joined
-from dare_bench.model_adapters.sampling.device import DeviceState
+from dare_bench.model_adapters.sampling.device import DeviceState, out_of_memory
 from dare_bench.model_adapters.sampling.drafts import affordable
 from dare_bench.model_adapters.sampling.frames import Frames
 from dare_bench.model_adapters.sampling.pages import PagePool
@@ -24,14 +24,6 @@ from dare_bench.model_adapters.sampling.state import RowState
 from dare_bench.types import LoopStats
 
 FIRST_SLOTS = 1024
-
-
-def out_of_memory(error: BaseException) -> bool:
-    """Does the error mean that memory ran out?"""
-    if isinstance(error, MemoryError | torch.OutOfMemoryError):
-        return True
-    text = str(error).lower()
-    return isinstance(error, RuntimeError) and ("out of memory" in text or "can't allocate memory" in text)
 
 
 def denoise(
@@ -101,6 +93,7 @@ class _Loop:
     store: KVStore | None = None
     pool: PagePool | None = None
     sizes: Sizes = field(default_factory=Sizes)
+    drafting: bool = True
 
     def run(self) -> Iterator[RowState]:
         while True:
@@ -128,7 +121,7 @@ class _Loop:
             batch.abandon()
             if not out_of_memory(error):
                 raise
-            if len(self.active) > 1:
+            if len(self.active) > 1 or batch.drafts:
                 return None
             raise MemoryLimitError(
                 f"one row of {len(self.active[0].canvas)} tokens does not fit into memory on {self.device}; "
@@ -143,7 +136,7 @@ class _Loop:
         backend = getattr(self.network, "attention", None)  # a wrapped network may have none
         sizes = self.sizes if self.frames is None else self.frames.sizes
         static = backend is not None and backend.static_shapes
-        drafts = affordable(self.active, self.device)
+        drafts = affordable(self.active, self.device) if self.drafting else 0
         return ActiveRows(
             self.active, self.mask_id, self.device, self.store, self.pool, sizes if static else None, drafts
         )
@@ -194,9 +187,15 @@ class _Loop:
             yield from ended
 
     def halve(self, batch: ActiveRows) -> None:
-        """After memory ran out: half of the rows wait in the source again; their shared caches are recomputed, unless
-        tokens were taken out of their blocks, whose borders the canvas no longer tells."""
+        """After memory ran out: rows have no drafts any more, or half of them wait in the source again. Their shared
+        caches are recomputed, unless tokens were taken out of their blocks, whose borders the canvas no longer tells.
+        """
         batch.sync()
+        for row in batch.rows:
+            row.drafts = []
+        if batch.drafts:  # without them there may be enough
+            self.drafting, self.batch = False, None
+            return
         count, self.slots = len(batch.rows), max(1, len(batch.rows) // 2)
         self.active, parked = batch.rows[: self.slots], batch.rows[self.slots :]
         self.stats.halvings.append({"rows": count, "now": self.slots})

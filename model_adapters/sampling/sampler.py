@@ -69,10 +69,12 @@ class Sampler:
     @property
     def without_drafts(self) -> str | None:
         """Why no further steps can be drafted; None: they can."""
-        if self.strategy.edits:
-            return f"strategy {self.strategy.name!r} writes over tokens, so that drafts are not what it would do next"
+        if self.strategy.edits or self.strategy.remembers:
+            return (
+                f"strategy {self.strategy.name!r} writes over tokens or remembers what it did, which cannot be drafted"
+            )
         if self.replays or self.uniform_noise:
-            return "rng='reference' draws as many random numbers as the published code makes forwards"
+            return "random numbers of rng='reference' are drawn as the published code makes forwards, without drafts"
         if self.attention.cache.follows_canvas or self.reference.count == "carry":
             return "each forward of this sampler depends on what the one before has left open"
         return None

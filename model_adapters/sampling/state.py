@@ -75,6 +75,8 @@ class RowState:
     started: float = field(default_factory=time.perf_counter)
     drafts: list[RowState] = field(default_factory=list)
     """Further states of the row in its block: see ``drafts.py``."""
+    row: RowState | None = None
+    """Whose draft this is, if it is one."""
     depth: int = 0
     """The number of a draft, from 1 on; 0: the row itself."""
     drafted: bool = False
@@ -93,7 +95,7 @@ class RowState:
 
     def _draft(self, depth: int) -> RowState:
         draft = copy(self)
-        draft.depth, draft.drafted, draft.drafts = depth, False, []
+        draft.depth, draft.drafted, draft.drafts, draft.row = depth, False, [], self
         return draft
 
     def states(self, drafts: int) -> list[RowState]:
@@ -172,6 +174,8 @@ class RowState:
     def candidates(self, low: int, high: int) -> Tensor:
         """Of the columns that a forward computes, those that may be open while the row is in its block, int64 [n]: no
         mask is added outside of the block."""
+        if self.row is not None:  # the states of a row have the same ones
+            return self.row.candidates(low, high)
         if self._candidates is None or self._candidates[0] != (self.block, low, high):
             column = torch.arange(max(low, self.low), min(high, self.stop))
             column = column[(column >= self.begin) | (self.canvas[column] == self.mask_id)]

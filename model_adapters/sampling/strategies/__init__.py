@@ -138,7 +138,7 @@ class WrappedStrategy(Strategy):
 
     @model_validator(mode="after")
     def _tokens_are_final(self) -> Self:
-        if self.inner.edits:
+        if self.inner.edits or self.inner.remembers:
             raise ValueError(f"strategy {self.inner.name!r} writes over tokens; {type(self).__name__} cannot modify it")
         return self
 

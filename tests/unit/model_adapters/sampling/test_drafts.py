@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+from functools import partial
 from types import SimpleNamespace
 
 import golden
@@ -14,7 +16,8 @@ from sampler_ways import prompts
 from dare_bench.errors import DareError
 from dare_bench.model_adapters.backbone.attention import BACKENDS
 from dare_bench.model_adapters.sampling import drafts
-from dare_bench.model_adapters.sampling.frames import Frames
+from dare_bench.model_adapters.sampling.device import DeviceState
+from dare_bench.model_adapters.sampling.frames import Frames, compiled
 from dare_bench.types import LoopStats, Request
 
 REFUSED = {
@@ -167,5 +170,65 @@ def test_rows_that_end_in_the_middle_and_memory_that_runs_out(monkeypatch):
 
     monkeypatch.setattr(model, "network", Fails())
     again = {s.request.key: s.answer.tokens for s in model.generate(requests[1::2], max_rows=4, stats=stats)}
-    assert len(stats.halvings) == 1
+    assert not stats.halvings, "the drafts went first"
     assert again == {key: both[1][0] for key, both in found.items()}
+
+
+@pytest.mark.parametrize("at", range(1, 8))
+def test_memory_that_runs_out_while_drafting_loses_no_step(at, monkeypatch):
+    model = golden.model("sdar")
+    expected, _ = answers(model, "sdar", "low_confidence_static 4 T=0.8")
+    write, calls = DeviceState.write, []
+
+    def fails(*given):
+        calls.append(1)
+        if len(calls) == 2 * at:
+            raise torch.OutOfMemoryError("out of memory")
+        write(*given)
+
+    monkeypatch.setattr(DeviceState, "write", fails)
+    assert answers(model, "sdar", "low_confidence_static 4 T=0.8", draft_steps=3)[0] == expected
+
+
+def test_rows_that_wait_after_memory_ran_out_verify_nothing_old(monkeypatch):
+    """Pages of rows that wait are given to others."""
+    model = golden.model("sdar").loaded
+    asked = [Request(str(i), "generate", [5 + i, 6, 7, 8] * 3, decoding={"gen_length": 12}) for i in range(4)]
+    expected = {s.request.key: s.answer.tokens for s in model.generate(asked)}
+    drafted = [replace(request, decoding={"gen_length": 12, "draft_steps": 3}) for request in asked]
+    monkeypatch.setattr("dare_bench.model_adapters.sampling.loop.FIRST_SLOTS", 40)
+    network, calls = model.network, []
+
+    class Fails:
+        def __getattr__(self, name):
+            return getattr(network, name)
+
+        def __call__(self, *given, **named):
+            calls.append(1)
+            if len(calls) in (3, 5, 8):
+                raise torch.OutOfMemoryError("out of memory")
+            return network(*given, **named)
+
+    monkeypatch.setattr(model, "network", Fails())
+    assert {s.request.key: s.answer.tokens for s in model.generate(drafted, max_rows=4)} == expected
+
+
+def test_masks_of_a_prompt_are_candidates_of_all_states():
+    """Rows end at different forwards, so that canvases are read in between."""
+    model = golden.model("llada")
+    mask = model.spec.mask_id
+    asked = [[5, mask, 7, mask], [8, 9, 10], [11, mask, 12, 13, 14]]
+    fields = {"gen_length": 12, "block_length": 4, "temperature": 0.5}
+    stepwise, drafted = ([a.tokens for a in model.generate(asked, max_rows=2, draft_steps=d, **fields)] for d in (0, 3))
+    assert drafted == stepwise
+
+
+def test_a_step_with_drafts_is_one_graph():
+    model = golden.model("llada")
+    asked, fields = [[3 + j for j in range(12)], [9 + j for j in range(12)]], {"gen_length": 8, "block_length": 4}
+    expected = [a.tokens for a in model.generate(asked, **fields)]
+    network = model.loaded.network
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(network, "attention", BACKENDS["padded"])
+        patch.setattr(model.loaded, "frames", Frames(network, compiler=partial(compiled, backend="eager")))
+        assert [a.tokens for a in model.generate(asked, draft_steps=2, **fields)] == expected

@@ -12,7 +12,7 @@ from dare_bench.analysis.comparison import ChangedDocument, RunComparison, Score
 from dare_bench.analysis.document_view import document_view
 from dare_bench.analysis.names import letter
 from dare_bench.analysis.settings import setting_text
-from dare_bench.formatting import about_points, bounds, number, p_value
+from dare_bench.formatting import about_points, bounds, number, p_value, short_difference, short_number
 from dare_bench.reports.agreement_report import tail
 from dare_bench.reports.elements import Bullets, Element, Heading, Paragraph, ReportTable, SideBySide, Verbatim
 from dare_bench.runs.text import counted, listed
@@ -27,14 +27,18 @@ def elements(comparison: RunComparison, docs: int) -> Iterator[Element]:
     yield Heading("Comparison")
     if comparison.forced:
         yield Paragraph(f"{FORCED}.")
-    yield ReportTable(("", "run", "model", "status", "created"), [
+    yield _without([], ("", "run", "model", "status", "created"), [
         (letter(at), name, run.model, run.status_text, run.created[:16].replace("T", " "))
         for at, (name, run) in enumerate(zip(comparison.names, comparison.runs, strict=True))
-    ])  # fmt: skip
+    ], ("created", "model", "status"))  # fmt: skip
+    brief = _without(
+        _runs(comparison, "runs"), ("task", " -> ".join(_sides(comparison)), "difference", "changed", "p", "verdict"),
+        [_brief_row(comparison, item) for item in comparison.items], ("changed", " -> ".join(_sides(comparison)), "p"),
+    )  # fmt: skip
     yield ReportTable(
         (*_runs(comparison, "runs"), "task", "metric", *_sides(comparison), "difference", "better", "worse", "p",
          "Holm", "verdict"),
-        [_row(comparison, item) for item in comparison.items],
+        [_row(comparison, item) for item in comparison.items], (brief, *brief.narrower),
     )  # fmt: skip
     yield Bullets(list(_method(comparison)))
     if comparison.left_out:
@@ -43,6 +47,39 @@ def elements(comparison: RunComparison, docs: int) -> Iterator[Element]:
     yield from _caveats(comparison)
     for item in comparison.items:
         yield from _documents(comparison, item, docs)
+
+
+def _without(
+    first: Sequence[str], columns: Sequence[str], rows: Sequence[Sequence[str]], dropped: Sequence[str]
+) -> ReportTable:
+    """A table whose narrower forms lack the first, the first two ... of the columns ``dropped``."""
+    heads = [*first, *columns]
+    narrower = []
+    for count in range(1, len(dropped) + 1):
+        kept = [at for at, name in enumerate(heads) if name not in dropped[:count]]
+        narrower.append(ReportTable([heads[at] for at in kept], [[row[at] for at in kept] for row in rows]))
+    return ReportTable(heads, rows, narrower)
+
+
+def _brief_row(comparison: RunComparison, item: ScoreComparison) -> list[str]:
+    """The row of a table for a narrow terminal: one decimal of a percentage, and the p that the verdict is based on."""
+    difference, share = item.difference, item.is_share
+    first, second = (short_number(value, share) for value in item.values)
+    ends = f" [{_signed(difference.lo, share)}, {_signed(difference.hi, share)}]" if difference.lo is not None else ""
+    verdict = {"no difference shown": "not shown"}.get(item.verdict, item.verdict)
+    return [
+        *_runs(comparison, f"{letter(item.first)} to {letter(item.second)}"),
+        item.task,
+        f"{first} -> {second}",
+        _signed(difference.value, share) + ends,
+        f"+{len(item.better)} -{len(item.worse)}",
+        p_value(item.adjusted),
+        ("FORCED: " if item.breaks else "") + verdict,
+    ]
+
+
+def _signed(value: float | None, share: bool) -> str:
+    return short_difference(value, share).replace("−", "-")
 
 
 def _runs(comparison: RunComparison, cell: str) -> list[str]:

@@ -10,7 +10,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from dare_bench.reports.terminal_table import show_table
+from dare_bench.reports.terminal_table import show_table, width_of
 from dare_bench.runs.text import visible
 
 if TYPE_CHECKING:
@@ -42,8 +42,11 @@ class Bullets:
 
 @dataclass(frozen=True, slots=True)
 class ReportTable:
+    """``narrower``: tables that a terminal shows in its place where it is too narrow for it, the widest first."""
+
     columns: Sequence[str]
     rows: Sequence[Sequence[str]]
+    narrower: Sequence[ReportTable] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,7 +82,7 @@ def _markdown(element: Element) -> str:
             return escaped(text)
         case Bullets(items, _):
             return "\n".join(f"- {escaped(item)}" for item in items)
-        case ReportTable(columns, rows):
+        case ReportTable(columns, rows, _):
             head, *body = ([escaped(cell) for cell in line] for line in (columns, *rows))
             return "\n".join(f"| {' | '.join(line)} |" for line in [head, ["---"] * len(head), *body])
         case Verbatim(label, text):
@@ -113,8 +116,9 @@ def show(elements: Iterable[Element], console: Console) -> None:
             case Bullets(items, short):
                 for item in items if short is None else short:
                     console.print(Padding(Text(f"- {visible(item)}"), (0, 0, 0, 2), expand=False))
-            case ReportTable(columns, rows):
-                show_table([[*map(visible, line)] for line in (columns, *rows)], console)
+            case ReportTable(_, _, narrower):
+                tables = [[[*map(visible, line)] for line in (own.columns, *own.rows)] for own in (element, *narrower)]
+                show_table(next((lines for lines in tables if width_of(lines) <= console.width), tables[-1]), console)
             case Verbatim(label, text):
                 console.print(Text(f"{visible(label)}:", "dim"), soft_wrap=True)
                 console.print(Padding(Text(visible(text)), (0, 0, 0, 4), expand=False))

@@ -26,7 +26,7 @@ def show_table(lines: Lines, console: Console) -> None:
     """Print a table whose first line are the columns' names. Cells must not have control characters."""
     from rich.text import Text
 
-    natural = [max(_width(part) for cell in column for part in cell.split("\n")) for column in zip(*lines, strict=True)]
+    natural = _natural(lines)
     widths = _folded_widths(lines, natural, console.width)
     cuts = _cuts(natural, console.width)
     if widths is not None and (cuts is None or _max_lines(lines, widths) <= _MAX_LINES):
@@ -40,6 +40,16 @@ def show_table(lines: Lines, console: Console) -> None:
             console.print()
             for name, cell in zip(lines[0], line, strict=True):
                 console.print(Text(folded(f"{name}: {cell}" if name else cell, console.width)), overflow="fold")
+
+
+def width_of(lines: Lines) -> int:
+    """The width of a table with its columns side by side and nothing folded."""
+    return _total(_natural(lines))
+
+
+def _natural(lines: Lines) -> list[int]:
+    """The width of each column."""
+    return [max(_width(part) for cell in column for part in cell.split("\n")) for column in zip(*lines, strict=True)]
 
 
 def _columns(lines: Lines, widths: list[int], console: Console) -> None:

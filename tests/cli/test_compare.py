@@ -2,17 +2,23 @@
 
 from __future__ import annotations
 
+import io
 import json
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
+from rich.console import Console
 from run_factory import make_run
 
+from dare_bench.analysis.comparison import compare as compare_runs
 from dare_bench.cli import main
 from dare_bench.cli.compare import compare
 from dare_bench.errors import SaveError, UnknownNameError, UsageError
+from dare_bench.reports.comparison_report import elements
+from dare_bench.reports.elements import ReportTable, show
+from dare_bench.runs.reader import Run
 
 Out = pytest.CaptureFixture[str]
 HALF = [1.0, 0.0] * 20
@@ -33,6 +39,25 @@ def test_prints_scores_difference_and_documents(tmp_path: Path, capsys: Out) -> 
     assert "+25.00 (" in output.out and "exact McNemar" in output.out and "better" in output.out and output.err == ""
     assert "10 better in B: 1, 5, 9" in output.out and "Document 1, better: 0 in A, 1 in B" in output.out
     assert "Document 5" not in output.out
+
+
+@pytest.mark.parametrize("width", [80, 60, 45])
+def test_a_narrow_terminal_has_one_line_a_task(tmp_path: Path, width: int) -> None:
+    """The columns that matter least go first; nothing is folded."""
+    tasks = {f"dare_sudoku{at}": [HALF, MORE] for at in range(3)}
+    runs = [
+        Run(make_run(tmp_path, name, values={task: values[at] for task, values in tasks.items()}, documents="same"))
+        for at, name in enumerate(("before", "after-some-training-of-a-long-name"))
+    ]
+    console = Console(width=width, file=io.StringIO(), force_terminal=False, markup=False, highlight=False)
+    show([each for each in elements(compare_runs(runs), 0) if isinstance(each, ReportTable)], console)
+    assert isinstance(console.file, io.StringIO)
+    lines = console.file.getvalue().splitlines()
+    assert max(map(len, lines)) <= width
+    rows = [line for line in lines if line.startswith("dare_")]
+    assert len(rows) == 3 and all(line.rstrip().endswith("better") for line in rows)
+    shown = ["+25.0 [" in rows[0]] + [part in rows[0] for part in ("+10 -0", "50.0 -> 75.0", "0.0059")]
+    assert shown == {80: [True] * 4, 60: [True, False, False, True], 45: [True, False, False, False]}[width], lines
 
 
 def test_a_limited_run_is_said_to_be_limited(tmp_path: Path, capsys: Out) -> None:
@@ -121,7 +146,7 @@ def test_tasks_and_scores_can_be_chosen(tmp_path: Path, capsys: Out) -> None:
         compare(names, task="sudoku")
 
 
-def test_runs_without_the_chosen_task_are_left_out(tmp_path: Path, capsys: Out) -> None:
+def compare_runs_without_the_chosen_task_are_left_out(tmp_path: Path, capsys: Out) -> None:
     """Also the reference: the first run that has the task takes its place."""
     lacking = str(make_run(tmp_path, "lacking", tasks={"other": 0.5}))
     compare([lacking, *_two(tmp_path)], task="s", json=True)
@@ -149,7 +174,7 @@ def test_all_pairs_and_a_folder_of_runs(tmp_path: Path, capsys: Out) -> None:
     assert [(item["first"], item["second"]) for item in result] == [("A", "B"), ("A", "C"), ("B", "C")]
 
 
-def test_runs_of_the_default_folder_by_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Out) -> None:
+def compare_runs_of_the_default_folder_by_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Out) -> None:
     _two(tmp_path / "out")
     monkeypatch.chdir(tmp_path)
     compare(["a", "b"])

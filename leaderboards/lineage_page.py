@@ -13,6 +13,7 @@ from markupsafe import Markup
 
 from dare_bench.leaderboards import pair_differences
 from dare_bench.leaderboards.charts import Base, CurvePoint, Series, training_curves
+from dare_bench.leaderboards.charts.slopes import Slope, slopes
 from dare_bench.leaderboards.checkpoint_changes import adjust, changes_of, p_values
 from dare_bench.leaderboards.checkpoint_trees import (
     CheckpointNode,
@@ -102,7 +103,15 @@ class _TreeBuilder:
             "place": place,
             "scores": [(task, _line(own, "")) for task in self.tasks if (own := self._score(root, task))],
             "branches": [self._branch(recipe) for recipe in root.recipes],
-            "charts": [self._by_steps(number, *each) for number, each in enumerate(scored, start=1)],
+            # A training with a single step is no curve: its row has the numbers.
+            "charts": [
+                self._by_steps(number, *each) for number, each in enumerate(filter(_has_steps, scored), start=1)
+            ],
+            "slopes": [
+                self._slopes(f"slopes-{number}", *each)
+                for number, each in enumerate(scored, start=1)
+                if all(own.score.higher_is_better is not False for _, _, points in each[2] for _, own in points)
+            ],
             "forwards": forwards,
             "checkpoints": len(nodes),
             "unpaired": self.unpaired,
@@ -151,6 +160,19 @@ class _TreeBuilder:
             return _line(own, label, reason=f"not comparable: {delta}", other_settings=others)
         self.unpaired += not delta.paired
         return _line(own, label, delta=delta, other_settings=others)
+
+    def _slopes(self, ident: str, node: CheckpointNode, task: str, lines: Sequence[Line]) -> Markup:
+        """The last scores of each recipe that started from ``node``, beside its own."""
+        recipes: dict[int, tuple[TrainingRecipe, list[Score]]] = {}
+        for recipe, _, points in lines:
+            recipes.setdefault(id(recipe), (recipe, []))[1].append(points[-1][1].score)
+        rows = [
+            Slope(f"{recipe.title} on {recipe.data}", [score.value for score in scores], recipe.detail)
+            for recipe, scores in recipes.values()
+        ]
+        base, percent = self._score(node, task), all(s.is_share for _, scores in recipes.values() for s in scores)
+        title = f"{task}, trained from {node.name}"
+        return slopes(rows, base.score.value if base else None, ident=ident, title=title, percent=percent)
 
     def _by_steps(self, number: int, node: CheckpointNode, task: str, lines: Sequence[Line]) -> Markup:
         """The chart of what was trained from ``node``."""
@@ -211,6 +233,11 @@ class _TreeBuilder:
             percent=all(score.is_share for score in scores),
             **more,
         )
+
+
+def _has_steps(scored: tuple[CheckpointNode, str, Sequence[Line]]) -> bool:
+    """Has any training scores of two steps?"""
+    return any(len({step.step for step, _ in points}) > 1 for _, _, points in scored[2])
 
 
 def _line(own: RunScore, label: str, **more: Any) -> _ScoreLine:

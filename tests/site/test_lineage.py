@@ -140,12 +140,22 @@ def test_seeds_stand_together_with_their_mean_and_spread(site: Path) -> None:
 
 
 def test_every_evaluated_step_is_in_the_chart_beside_the_base(site: Path) -> None:
-    figures = (site / "lineage/index.html").read_text().split("<figure")[1:]
-    assert len(figures) == 2  # from the base, and from the fine-tuned checkpoint
+    figures = (site / "lineage/index.html").read_text().split('<figure class="chart lines"')[1:]
+    assert len(figures) == 1, "reinforcement learning has a single step"
     links = [set(re.findall(r'href="../runs/([^/]+)/', figure.split("</figure>")[0])) for figure in figures]
     assert links[0] == {"base", "lora", *(f"sft{seed}-{step}" for seed in range(3) for step in (25, 50, 100))}
-    assert links[1] == {"sft2-100", "rl0", "rl1"}
     assert "step 25" in figures[0] and "before training" in figures[0]
+
+
+def test_each_recipe_is_a_row_from_the_base_to_its_result_with_its_seeds(site: Path) -> None:
+    figures = (site / "lineage/index.html").read_text().split('<figure class="chart slopes"')[1:]
+    assert len(figures) == 2, "from the base, and from the fine-tuned checkpoint"
+    rows = figures[0].split("</svg>")[0].split('<g class="slope up">')[1:]
+    assert [plain(row) for row in rows] == ["SFT on dare_sudoku: 75.0%", "SFT (LoRA) on dare_sudoku: 60.0%"]
+    assert [row.count('class="seed"') for row in rows] == [3, 1]
+    lines = [re.search(r'class="line" d="M([\d.]+) [\d.]+H([\d.]+)"', row) for row in rows]
+    starts, ends = zip(*([float(end) for end in line.groups()] for line in lines if line), strict=True)
+    assert len(set(starts)) == 1 and ends[0] > ends[1] > starts[0]
 
 
 def test_what_cannot_be_paired_says_why(tmp_path: Path) -> None:

@@ -66,7 +66,7 @@ def test_scores_by_forwards_are_sound_and_fit(look: Look, tmp_path: Path) -> Non
     page = look(tmp_path / "site/lineage/index.html")
     assert faults_in_all_views(page) == []
     assert page.locator("#forwards-1 path.line").count() == 4
-    mark = page.locator("#forwards-1").get_by_role("link", name="28,800 forwards, step 100").first
+    mark = page.locator("#forwards-1").get_by_role("link", name="28,800 forward passes, step 100").first
     mark.hover()
     tip = page.locator("#forwards-1 .chart-tip")
     assert tip.is_visible() and "rollout 12,800, score 8,000, update 8,000" in tip.inner_text()
@@ -74,6 +74,9 @@ def test_scores_by_forwards_are_sound_and_fit(look: Look, tmp_path: Path) -> Non
 
 def test_a_difference_leads_to_the_documents_that_changed(look: Look, site: Path) -> None:
     page = look(site / "lineage/index.html")
+    page.locator("details.every > summary").last.click()
+    page.locator("details.every > summary").first.click()
+    page.locator("details.every > summary").nth(1).click()
     page.get_by_role("row", name="seed 1, step 60").get_by_role("link").last.click()
     assert page.get_by_role("heading", level=1).inner_text() == "tiny-base → SFT → MDPO against tiny-base → SFT"
     page.locator("details.flip summary").last.click()
@@ -86,6 +89,7 @@ def test_earlier_steps_unfold(look: Look, site: Path) -> None:
     page = look(site / "lineage/index.html")
     step = page.get_by_role("link", name="seed 0, step 25")
     assert not step.is_visible()
+    page.get_by_text("Each seed, with its difference and test").first.click()
     page.get_by_text("6 earlier checkpoints").click()
     assert step.is_visible()
 
@@ -96,7 +100,7 @@ def test_the_tree_reads_as_a_nested_list(look: Look, site: Path) -> None:
     tree = page.locator("ul.tree.first")
     inner = tree.locator(":scope > li > ul > li")
     assert [item.locator("p.recipe").first.inner_text() for item in inner.all()] == [
-        "SFT on dare_sudoku, 100 steps",
+        "SFT on dare_sudoku, 100 steps, 3 seeds",
         "SFT (LoRA) on dare_sudoku, 100 steps",
     ]
-    assert inner.first.locator(":scope > ul > li p.recipe").inner_text() == "MDPO on dare_sudoku, 60 steps"
+    assert inner.first.locator(":scope > ul > li p.recipe").inner_text() == "MDPO on dare_sudoku, 60 steps, 2 seeds"

@@ -275,6 +275,8 @@ class Family(ABC):
         """
         decoding = resolve_fields(self.decoding, fields, spec, self.defaults(spec))
         _check_routing(getattr(decoding, "block_length", None), spec)
+        if getattr(decoding, "draft_steps", 0):
+            self.sampler(decoding, self.with_ids(spec, decoding))  # which some ways of decoding refuse
         return decoding
 
     def fitted(self, decoding: Any, prompt: Callable[[], Sequence[int]]) -> Any:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
@@ -14,6 +15,7 @@ import torch
 from dare_bench.errors import DareError, DecodingError, brief
 from dare_bench.model_adapters.backbone import DiffusionNetwork, Plan
 from dare_bench.model_adapters.encoding import as_id, check_length, encode_prompt, logits_tokens
+from dare_bench.model_adapters.sampling.drafts import IDLE, IDLE_TOKENS
 from dare_bench.model_adapters.sampling.frames import Frames
 from dare_bench.model_adapters.sampling.loop import denoise
 from dare_bench.model_adapters.sampling.published import Stream
@@ -28,6 +30,8 @@ from dare_bench.types import Capabilities, Decoding, Event, Generation, LoopStat
 
 if TYPE_CHECKING:
     from dare_bench.model_adapters.family import Family
+
+log = logging.getLogger("dare_bench")
 
 
 class NativeModel(ScoredModel):
@@ -81,7 +85,10 @@ class NativeModel(ScoredModel):
         key = repr(decoding)
         if key not in self._samplers:
             spec = self.family.with_ids(self.spec, decoding)
-            self._samplers[key] = spec, self.family.sampler(decoding, spec)
+            sampler = self.family.sampler(decoding, spec)
+            if sampler.draft_steps and not IDLE_TOKENS.get(self.device.type, IDLE):
+                log.warning("draft_steps=%d: no drafts are made on a CPU, which computing binds", sampler.draft_steps)
+            self._samplers[key] = spec, sampler
         return self._samplers[key]
 
     def resolve_likelihood(self, fields: Mapping[str, Any]) -> dict[str, Any]:

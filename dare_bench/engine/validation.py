@@ -60,7 +60,8 @@ def round_trip(model: Any, path: Path, arguments: dict[str, Any]) -> tuple[bool,
         if differing := sorted(names ^ tensor_names(Path(folder))):
             return False, f"{len(differing)} tensor names differ in the saved checkpoint, first {differing[0]!r}"
         ids = {} if model.spec.mask_id is None else {"mask_id": model.spec.mask_id}
-        again = load(folder, **{"dtype": "float32", **arguments, **ids})
+        # Not every config.json says the family: a checkpoint's name may, which the copy does not have.
+        again = load(folder, **{"dtype": "float32", "family": model.spec.family, **arguments, **ids})
         after = again.logits(tokens)
     if not torch.equal(before, after):
         return False, f"logits differ by up to {(before - after).abs().max().item():.3g} after saving and reopening"

@@ -91,13 +91,16 @@ def _published(source: Path, config: dict[str, Any]) -> dict[str, Any]:
         )
     if config.get("quantization_config") is not None:
         raise CheckpointError(f"{source}: quantized weights (quantization_config); convert the original ones")
+    if config.get("use_sliding_window") or "sliding_attention" in (config.get("layer_types") or ()):
+        raise CheckpointError(
+            f"{source}: sliding-window attention (use_sliding_window, layer_types), which A2D's networks do not have: "
+            "every layer would attend to everything; only checkpoints with full attention are converted"
+        )
     if (sign := diffusion_sign(source, config)) is not None:
         raise CheckpointError(f"{source}: {sign}, so it seems to be a diffusion model already, not one to convert")
     network = BASES[kind]
     rest = {name: value for name, value in config.items() if name != "rope_parameters"}
-    if isinstance(
-        rope := config.get("rope_parameters"), dict
-    ):  # of transformers 5, which the published code cannot read
+    if isinstance(rope := config.get("rope_parameters"), dict):  # of transformers 5: the published code cannot read it
         scaling = {name: value for name, value in rope.items() if name != "rope_theta"}
         plain = scaling.get("rope_type", "default") == "default"
         rest |= {

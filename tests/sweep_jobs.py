@@ -21,8 +21,9 @@ from run_factory import make_run
 
 from dare_bench import fingerprint
 from dare_bench.errors import DataError
+from dare_bench.loading import locate
 from dare_bench.runs.reader import Run
-from dare_bench.sweeps.handlers import outputs_of
+from dare_bench.sweeps.handlers import summary
 from dare_bench.sweeps.job import NodeJob, perform
 from dare_bench.sweeps.record import Record
 from dare_bench.sweeps.sweep_graph import SweepNode
@@ -43,22 +44,24 @@ def play(job: NodeJob) -> str:
     return perform(job, {"train": train, "eval": evaluate})
 
 
-def train(out: Path, node: SweepNode, overrides: Mapping[str, Any], record: Record) -> dict[str, Any]:
+def train(out: Path, node: SweepNode, overrides: Mapping[str, Any], record: Record) -> None:
     _begin(out, node)
     folder = node.path(out)
     folder.mkdir(parents=True, exist_ok=True)
     text = json.dumps(node.settings) + ("other" if _acts(out, node) == "weights" else "")
     (folder / "model.safetensors").write_text(text)
-    return {"path": node.id, "content": fingerprint.content_hash(folder)}
+    (folder / "lineage.json").write_text("{}")
+    settings = {"base_content": fingerprint.content_hash(locate(node.settings["model"]))}
+    (folder / "train.json").write_text(json.dumps({"status": "complete", "settings": settings}))
 
 
-def evaluate(out: Path, node: SweepNode, overrides: Mapping[str, Any], record: Record) -> dict[str, Any]:
+def evaluate(out: Path, node: SweepNode, overrides: Mapping[str, Any], record: Record) -> None:
     _begin(out, node)
     checkpoint = node.training or node.settings["model"]
-    weights = out / node.training / "model.safetensors" if node.training is not None else None
-    mark = fingerprint.digest([node.settings, weights.read_text() if weights is not None else checkpoint], 8)
-    built = make_run(out / "runs", f"{fingerprint.slug(checkpoint, 60)}-{mark}", model=checkpoint, n_docs=2)
-    return outputs_of([Run(built)])
+    content = fingerprint.content_hash(out / node.training if node.training is not None else locate(checkpoint))
+    run_id = f"{fingerprint.slug(checkpoint, 60)}-{fingerprint.digest([node.settings, content], 8)}"
+    built = make_run(out / "runs", run_id, model=checkpoint, n_docs=2, content=content.removeprefix("sha256:"))
+    record.runs = [summary(Run(built))]
 
 
 def _begin(out: Path, node: SweepNode) -> None:

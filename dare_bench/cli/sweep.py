@@ -109,7 +109,7 @@ def _tree(estimates: SweepEstimates) -> Tree:
 
 
 def _record(result: SweepResult) -> dict[str, Any]:
-    nodes = [{**node.plain(), "seconds": node.seconds} for node in result.nodes]
+    nodes = [node.model_dump(mode="json") for node in result.nodes]
     site = str(result.site) if result.site is not None else None
     return {"path": str(result.path), "site": site, "nodes": nodes, "unnamed": list(result.unnamed)}
 
@@ -118,7 +118,9 @@ def _print(result: SweepResult) -> None:
     """Print status, time and score of every node, and the logs of the failed ones."""
     from dare_bench.engine.progress import duration
 
-    rows = [(node.id, node.status, duration(node.seconds) if node.cost else "", _scores(node)) for node in result.nodes]
+    rows = [
+        (node.id, node.status, duration(node.seconds) if node.starts else "", _scores(node)) for node in result.nodes
+    ]
     plain_console().print(plain_table(("node", "status", "took", "score"), rows, right=("took",)))
     for node in result.failed:
         echo(f"{node.status.upper()}: {node.id}: {node.error}")
@@ -132,9 +134,6 @@ def _scores(node: Record) -> str:
     """The first three headline scores of an evaluation."""
     from dare_bench.runs.scores import are_shares
 
-    scores = [score for run in node.outputs.get("runs", ()) for score in run["scores"] if score["value"] is not None]
-    texts = [
-        f"{score['task']} {score_text(score['value'], are_shares(score['metric'], score['value']))} (n={score['n']})"
-        for score in scores
-    ]
+    scores = [(score, score.value) for run in node.runs for score in run.scores if score.value is not None]
+    texts = [f"{s.task} {score_text(value, are_shares(s.metric, value))} (n={s.n})" for s, value in scores]
     return listed(texts, 3)

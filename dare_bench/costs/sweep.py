@@ -15,9 +15,9 @@ from dare_bench.engine.preview import most_forwards
 from dare_bench.errors import DareError, UsageError
 from dare_bench.loading import here
 from dare_bench.sweeps.known import refuse_unknown
-from dare_bench.sweeps.record import Record, names, read
+from dare_bench.sweeps.record import Record, read, refuse_foreign
 from dare_bench.sweeps.run import pending
-from dare_bench.sweeps.sweep_graph import SweepNode, graph, settle
+from dare_bench.sweeps.sweep_graph import SweepNode, graph
 from dare_bench.sweeps.sweep_spec import read_spec
 from dare_bench.training.spec import train_spec
 
@@ -54,10 +54,12 @@ class SweepEstimates:
         """Estimate a sweep.
 
         Raises:
-            UsageError: an invalid file, or an unknown name in it. RunError: a node's file is damaged.
+            UsageError: an invalid file, or an unknown name in it. RunError: a node's file is damaged, or the folder is
+                another sweep's.
         """
         spec, out = read_spec(source), Path(output_path).absolute()
-        nodes = settle(graph(spec), names(out))
+        refuse_foreign(out, spec.name)
+        nodes = graph(spec)
         todo = pending(out, nodes)
         refuse_unknown(nodes, todo)
         done = {node.id for node in nodes} - todo

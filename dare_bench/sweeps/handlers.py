@@ -5,11 +5,11 @@ from __future__ import annotations
 import contextlib
 import pkgutil
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
+from itertools import count
 from pathlib import Path
 from typing import Any
 
-from dare_bench import fingerprint
 from dare_bench.engine.environment import cuda
 from dare_bench.engine.evaluate import Outcome, evaluate_all
 from dare_bench.engine.plan import plan
@@ -18,28 +18,36 @@ from dare_bench.reading import read_json
 from dare_bench.runs.reader import Run
 from dare_bench.runs.text import no_answer
 from dare_bench.runs.writer import atomic_write_json
-from dare_bench.sweeps.record import Record, folder, run_content
+from dare_bench.sweeps.record import HeadlineScore, Record, RunSummary, folder
 from dare_bench.sweeps.sweep_graph import SweepNode
-from dare_bench.training.folder import missing
+from dare_bench.training.folder import OtherTrainingError, missing
 
-Handler = Callable[[Path, SweepNode, Mapping[str, Any], Record], dict[str, Any]]
-"""Runs a node: (OUT, node, overrides of its settings: ``device``, record) -> outputs. An exception is the failure of
-the node; outputs and cost that the record has by then are stored."""
+Handler = Callable[[Path, SweepNode, Mapping[str, Any], Record], None]
+"""Runs a node: (OUT, node, overrides of its settings: ``device``, record). An exception is the failure of the node;
+runs and cost that the record has by then are stored."""
 Builder = Callable[..., Any]
 """Builds a site: (runs, out, board=name or file)."""
 BUILDER = "dare_bench.leaderboards.builder:build"
 """Imported by name: sweeps must not import leaderboards."""
 
 
-def train(out: Path, node: SweepNode, overrides: Mapping[str, Any], record: Record) -> dict[str, Any]:
-    """Train, or resume from the last checkpoint in the folder."""
+def train(out: Path, node: SweepNode, overrides: Mapping[str, Any], record: Record) -> None:
+    """Train, or resume from the last checkpoint in the folder; a training from other checkpoints or data is kept beside
+    it."""
     from dare_bench.training.run import train as run_training
 
     if (gpu := cuda()) is not None:
         gpu.reset_peak_memory_stats()
     place = node.path(out)
     fields = {**node.settings, **overrides}
-    trained = run_training(output_path=str(place), **{**fields, **fields.pop("options", {})})
+    fields = {"output_path": str(place), **fields, **fields.pop("options", {})}
+    try:
+        run_training(**fields)
+    except OtherTrainingError as error:
+        backup = next(path for n in count(1) if not (path := place.with_name(f"{place.name}.old-{n}")).exists())
+        place.rename(backup)
+        print(f"{error}; it is kept in {backup.name}", file=sys.stderr)
+        run_training(**fields)
     if gpu is not None:
         record.cost |= {
             "gpu": gpu.get_device_name(),
@@ -47,10 +55,9 @@ def train(out: Path, node: SweepNode, overrides: Mapping[str, Any], record: Reco
         }
     with contextlib.suppress(DataError, KeyError):  # a trainer from a plugin may write another file, or none
         record.cost["steps"] = read_json(place / "trainer_state.json", DataError)["global_step"]
-    return {"path": node.id, "content": fingerprint.content_hash(trained.path)}
 
 
-def evaluate(out: Path, node: SweepNode, overrides: Mapping[str, Any], record: Record) -> dict[str, Any]:
+def evaluate(out: Path, node: SweepNode, overrides: Mapping[str, Any], record: Record) -> None:
     """Evaluate a checkpoint, in many runs for a suite; finished runs are only read.
 
     Raises:
@@ -67,10 +74,9 @@ def evaluate(out: Path, node: SweepNode, overrides: Mapping[str, Any], record: R
             )
     outcomes = list(evaluate_all(plan(fields)))
     runs = [outcome.run for outcome in outcomes if outcome.run is not None]
-    record.outputs |= outputs_of(runs)
+    record.runs = [summary(run) for run in runs]
     record.cost |= _cost(runs)
     _raise_failures(outcomes)
-    return record.outputs
 
 
 HANDLERS: Mapping[str, Handler] = {"train": train, "eval": evaluate}
@@ -79,29 +85,22 @@ HANDLERS: Mapping[str, Handler] = {"train": train, "eval": evaluate}
 def board(builder: Builder | str) -> Handler:
     """The handler of a board, from a site builder or the name ``module:attribute`` of one."""
 
-    def build(out: Path, node: SweepNode, overrides: Mapping[str, Any], record: Record) -> dict[str, Any]:
+    def build(out: Path, node: SweepNode, overrides: Mapping[str, Any], record: Record) -> None:
         function = pkgutil.resolve_name(builder) if isinstance(builder, str) else builder
         name = node.settings.get("board")
         if name is None:
             name = str(out / "board.yaml")
             atomic_write_json(name, node.settings)  # JSON is YAML
         function([out / "runs"], node.path(out), board=name, on_problem=lambda text: print(text, file=sys.stderr))
-        return {"path": "site/index.html"}
 
     return build
 
 
-def outputs_of(runs: Sequence[Run]) -> dict[str, Any]:
-    """The outputs of an evaluation: the scores of its runs, and a hash of their contents."""
-    content = fingerprint.digest([run_content(run) for run in runs], 32)
-    return {"runs": [_run_summary(run) for run in runs], "content": content}
-
-
-def _run_summary(run: Run) -> dict[str, Any]:
+def summary(run: Run) -> RunSummary:
+    """A run with its headline scores."""
     heads = [score for task in run.top_level() if (score := run.headline(task)) is not None]
-    scores = [{"task": s.task, "metric": s.key, "value": s.value, "lo": s.lo, "hi": s.hi, "n": s.n} for s in heads]
-    results = f"runs/{run.path.name}/{run.results_file.name}" if run.results_file is not None else None
-    return {"id": run.path.name, "results": results, "status": run.status, "scores": scores}
+    scores = [HeadlineScore(task=s.task, metric=s.key, value=s.value, lo=s.lo, hi=s.hi, n=s.n) for s in heads]
+    return RunSummary(id=run.path.name, status=run.status, scores=scores)
 
 
 def _raise_failures(outcomes: list[Outcome]) -> None:

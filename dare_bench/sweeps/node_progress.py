@@ -30,19 +30,17 @@ class SweepProgress:
         for name in unnamed:
             self._print(f"{name}: no longer in the file; its results are kept")
 
-    def ended(self, record: Record, unchanged: bool = False) -> None:
-        """Report the end of a node. ``unchanged``: it was done already."""
+    def ended(self, record: Record) -> None:
+        """Report the end of a node."""
         self.left.pop(record.id, None)
-        if not unchanged:
-            self._timed(record)
+        self._timed(record)
         self.failed += record.status in ("failed", "skipped")
-        took = f" in {duration(record.seconds)}" if record.cost and record.status != "skipped" else ""
+        took = f" in {duration(record.seconds)}" if record.starts and record.status != "skipped" else ""
         reason = f": {record.error}" if record.error else ""
         count = f"[{self.total - len(self.left)}/{self.total}]"
         failed = f"; {self.failed} failed or skipped" if self.failed else ""
         left = self.seconds_left() if self.left else None
         remaining = f"; about {duration(left)} left" if left is not None else ""
-        took = " already" if unchanged else took
         self._print(f"{count} {record.id}: {record.status}{took}{reason}{failed}{remaining}")
 
     def seconds_left(self) -> float | None:
@@ -53,7 +51,7 @@ class SweepProgress:
         return sum(mean(self._seconds[kind]) for kind in kinds) / max(1, self.workers)
 
     def _timed(self, record: Record) -> None:
-        if record.status == "done" and record.cost:
+        if record.status == "done":
             self._seconds.setdefault(record.kind, []).append(record.seconds)
 
     def _print(self, text: str) -> None:

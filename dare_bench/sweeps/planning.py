@@ -11,7 +11,7 @@ from typing import Any, Union, get_args, get_origin
 from dare_bench import fingerprint
 from dare_bench.config import RunSpec, run_spec
 from dare_bench.engine.plan import plan
-from dare_bench.errors import RENAMED, UsageError, suggestion
+from dare_bench.errors import UsageError, suggestion
 from dare_bench.registry import registry
 from dare_bench.run_fields import run_fields
 from dare_bench.sweeps.grid import Named, bounded, expand
@@ -120,13 +120,6 @@ def _training(base: SweepModel, point: Mapping[str, Any], where: str) -> Planned
         and (value := getattr(spec, name)) != field.default
     }  # fmt: skip
     return PlannedTraining(base, spec, {**settings, **dict(sorted(options.items())), "seed": spec.seed}, where)
-
-
-def with_first_names(settings: Mapping[str, Any]) -> dict[str, Any]:
-    """Settings by the names that they had first: keys and digests of nodes keep them, so that a sweep of an earlier
-    version is resumed."""
-    first = {now: before for before, now in RENAMED.items()}
-    return {first.get(name, name): value for name, value in settings.items()}
 
 
 def evaluations(spec: SweepSpec) -> list[PlannedEvaluation]:

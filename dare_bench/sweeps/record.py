@@ -1,35 +1,24 @@
-"""The state of a node: ``OUT/nodes/<id>/node.json``, next to its ``log.txt``. The files are the only state."""
+"""The state of a node: ``OUT/nodes/<id>/node.json``, next to its ``log.txt``; whether it is done is what the training
+and the runs themselves say."""
 
 from __future__ import annotations
 
-import hashlib
-from collections.abc import Sequence
-from functools import cache
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Any, Literal
 
-from pydantic import (
-    AfterValidator,
-    AliasChoices,
-    BaseModel,
-    ConfigDict,
-    Field,
-    ValidationError,
-    ValidationInfo,
-    field_validator,
-)
+from pydantic import BaseModel, Field, ValidationError
 
 from dare_bench import fingerprint
 from dare_bench.config import one_line
-from dare_bench.errors import CheckpointError, DareError, DataError, RunError
+from dare_bench.errors import DareError, RunError
 from dare_bench.loading import here
-from dare_bench.reading import existing, open_regular, read_json, read_text
+from dare_bench.reading import existing, read_json
 from dare_bench.runs import lineage
 from dare_bench.runs.reader import Run
 from dare_bench.runs.writer import atomic_write_json
-from dare_bench.sweeps.planning import EXECUTION, with_first_names
+from dare_bench.sweeps.planning import EXECUTION
 from dare_bench.sweeps.sweep_graph import SweepNode
-from dare_bench.training.folder import WEIGHTS, missing
+from dare_bench.training import folder as training
 from dare_bench.training.sources import find_files
 
 Status = Literal["pending", "running", "done", "failed", "skipped"]
@@ -38,73 +27,39 @@ MAX_SECONDS = 1e9
 """Maximum time of a node, some 30 years."""
 
 
-class _Score(BaseModel):
+class HeadlineScore(BaseModel):
     task: str
     metric: str
     value: float | None
+    lo: float | None = None
+    hi: float | None = None
     n: int
 
 
-def _is_folder_name(text: str) -> str:
-    if text in ("", ".", "..") or not {"/", "\\", "\0"}.isdisjoint(text):
-        raise ValueError("expected the name of a run's folder, without a path")
-    return text
+class RunSummary(BaseModel):
+    """A run of an evaluation, by the name of its folder."""
 
-
-class _RunOutput(BaseModel):
-    id: Annotated[str, AfterValidator(_is_folder_name)]
-    scores: list[_Score]
-
-
-class _Outputs(BaseModel):
-    """What is read of a node's outputs."""
-
-    content: str = ""
-    runs: list[_RunOutput] = []
-
-
-class _Cost(BaseModel):
-    """What is read of a node's cost."""
-
-    seconds: float = Field(0, ge=0, le=MAX_SECONDS)
+    id: str = Field(pattern=r"^[^./\\\x00][^/\\\x00]*$")
+    status: str
+    scores: list[HeadlineScore]
 
 
 class Record(BaseModel):
-    """A node's file. ``key`` is empty if the id is the key. ``digest`` hashes settings and inputs at the last start,
-    ``starts`` counts them, ``where`` is the process of the last one; the seconds of ``cost`` are of all starts that
-    were not killed, the rest of it is of the last one. Earlier versions wrote ``asked`` for
-    settings and ``mark`` for digest."""
-
-    model_config = ConfigDict(extra="ignore", protected_namespaces=(), populate_by_name=True)
+    """A node's file. ``starts`` counts them, ``started`` is the time of the last one and ``where`` its process;
+    ``seconds`` are of all starts that were not killed, ``cost`` is of the last one."""
 
     id: str
     kind: str
-    key: str = ""
     status: Status = "pending"
-    settings: dict[str, Any] = Field(default_factory=dict, validation_alias=AliasChoices("settings", "asked"))
+    settings: dict[str, Any] = {}
     after: tuple[str, ...] = ()
-    inputs: dict[str, Any] = Field(default_factory=dict)
-    digest: str = Field(default="", validation_alias=AliasChoices("digest", "mark"))
-    outputs: dict[str, Any] = Field(default_factory=dict)
-    cost: dict[str, Any] = Field(default_factory=dict)
+    runs: list[RunSummary] = []
+    seconds: float = Field(default=0.0, ge=0, le=MAX_SECONDS)
+    cost: dict[str, Any] = {}
     error: str = ""
     starts: int = Field(default=0, ge=0)
+    started: float = Field(default=0.0, ge=0)
     where: str = ""
-
-    @field_validator("outputs", "cost")
-    @classmethod
-    def _readable(cls, value: dict[str, Any], info: ValidationInfo) -> dict[str, Any]:
-        (_Outputs if info.field_name == "outputs" else _Cost).model_validate(value)
-        return value
-
-    @property
-    def seconds(self) -> float:
-        """The time of all starts, as far as it is known."""
-        return float(self.cost.get("seconds", 0.0))
-
-    def plain(self) -> dict[str, Any]:
-        """The content of the file."""
-        return self.model_dump(mode="json")
 
 
 def folder(out: Path, name: str) -> Path:
@@ -113,29 +68,18 @@ def folder(out: Path, name: str) -> Path:
 
 def read(out: Path, node: SweepNode) -> Record:
     """The record of a node, a new one if it has none; raises RunError if the file is damaged."""
-    record = read_file(out, node.id)
-    if record is None:
-        return Record(id=node.id, kind=node.kind, key=node.key, settings=node.settings, after=node.after)
-    if record.id != node.id:  # it would be written to another folder
-        file = folder(out, node.id) / "node.json"
-        raise RunError(f"{file} is of the node {record.id!r}; remove it to run the node {node.id!r}")
-    return record
-
-
-def read_file(out: Path, name: str) -> Record | None:
-    """A record, or None if there is no file. Raises RunError."""
-    file = folder(out, name) / "node.json"
+    file = folder(out, node.id) / "node.json"
     if existing(file) is None:
-        return None
+        return Record(id=node.id, kind=node.kind, settings=node.settings, after=node.after)
     try:
-        return Record.model_validate(read_json(file, RunError))
+        return Record.model_validate({**read_json(file, RunError), "id": node.id, "kind": node.kind})
     except ValidationError as error:
         raise RunError(f"{file} is damaged ({one_line(error, 'the node')}); remove it to run the node again") from error
 
 
 def write(out: Path, record: Record) -> None:
     """Replace a node's file; raises SaveError."""
-    atomic_write_json(folder(out, record.id) / "node.json", record.plain())
+    atomic_write_json(folder(out, record.id) / "node.json", record.model_dump(mode="json"))
 
 
 def recorded(out: Path) -> list[str]:
@@ -144,107 +88,90 @@ def recorded(out: Path) -> list[str]:
     return sorted(file.parent.relative_to(root).as_posix() for file in root.rglob("node.json")) if root.is_dir() else []
 
 
-def names(out: Path) -> dict[str, str]:
-    """Key -> name of the nodes that have a record, without copies of their folders. Raises RunError."""
-    records = {name: read_file(out, name) for name in recorded(out)}
-    return {record.key or record.id: name for name, record in records.items() if record and record.id == name}
-
-
-def inputs_of(out: Path, node: SweepNode) -> dict[str, Any]:
-    """Content hashes of the checkpoints, data and runs that a node reads, without their paths.
-
-    Raises:
-        CheckpointError, UsageError: an input is missing.
-    """
-    settings = node.settings
-    if node.kind == "board":
-        return {"runs": {name: _outputs(out, name).get("content") for name in node.after}}
-    if node.training is not None:
-        content = _outputs(out, node.training).get("content")
-        if not content:
-            raise CheckpointError(f"{node.training} has no checkpoint yet; run the sweep without --only-failed")
-        return {"checkpoint": str(content)}
-    inputs = {"base" if node.kind == "train" else "checkpoint": _checkpoint_content(settings["model"])}
-    if "adapter" in settings:
-        inputs["adapter"] = _checkpoint_content(settings["adapter"])
-    if "data" in settings:
-        inputs["data"] = _data_content(settings["data"], settings.get("split", "train"))
-    if (reference := (settings.get("options") or {}).get("reference")) is not None:
-        inputs["reference"] = _checkpoint_content(reference)
-    return inputs
-
-
-def digest_of(node: SweepNode, inputs: dict[str, Any]) -> str:
-    """A hash of settings and inputs: a node with another one is run again."""
-    ignored = EXECUTION if node.kind == "train" else ()
-    settings = {name: value for name, value in node.settings.items() if name not in ignored}
-    return fingerprint.digest([with_first_names(settings), inputs], 32)
-
-
 def is_done(out: Path, node: SweepNode) -> bool:
-    """Is the node done with the present settings and inputs, and is its result unchanged?
+    """Did the node end with the present settings, and do its results come from the present checkpoints and data?
 
-    Inputs that are gone (data that was moved after a training) count as unchanged.
+    Nothing is opened but results and records. An input that is gone (data that was moved after a training) counts as
+    unchanged. Data files that were written since are read by the training, which says whether they have other rows.
     """
     record = read(out, node)
-    if record.status != "done" or not _has_result(out, node, record):
+    if record.status != "done" or _identity(record.settings, node) != _identity(node.settings, node):
         return False
     try:
-        return record.digest == digest_of(node, inputs_of(out, node))
-    except DareError:
-        return True
-
-
-def _checkpoint_content(checkpoint: str) -> str:
-    """The content hash of a checkpoint, or the hub id of one that is not on this machine; nothing is downloaded."""
-    folder = here(checkpoint)
-    return checkpoint if folder is None else fingerprint.content_hash(folder)
-
-
-def run_content(run: Run) -> str:
-    """A hash of a run's results file."""
-    return fingerprint.digest(read_text(run.results_file, RunError) if run.results_file else "", 32)
-
-
-def _outputs(out: Path, name: str) -> dict[str, Any]:
-    record = read_file(out, name)
-    return record.outputs if record is not None and record.status == "done" else {}
-
-
-def _data_content(data: str, split: str) -> str:
-    stats = [(file, file.stat()) for file in find_files(data, split)]
-    return fingerprint.digest([_file_hash(f, s.st_size, s.st_mtime_ns) for f, s in stats], 32) if stats else data
-
-
-@cache
-def _file_hash(file: Path, size: int, mtime_ns: int) -> str:
-    """A file's hash; size and time only select the cached value."""
-    with open_regular(file, DataError) as stream:
-        return hashlib.file_digest(stream, "sha256").hexdigest()
-
-
-def _has_result(out: Path, node: SweepNode, record: Record) -> bool:
-    try:
         if node.kind == "train":
-            lost = missing(node.path(out))
-            if WEIGHTS in lost and lineage.FILE not in lost:  # a finished training, kept in a repository
-                return "content" in record.outputs
-            return fingerprint.content_hash(node.path(out)) == record.outputs.get("content")
+            return _is_trained(node.path(out), node.settings, record.started)
         if node.kind == "eval":
-            runs: Sequence[dict[str, Any]] = record.outputs.get("runs", ())
-            return all(Run(out / "runs" / run["id"]).status == "complete" for run in runs)
+            return all(_is_of(Run(out / "runs" / run.id), out, node) for run in record.runs)
     except DareError:
         return False
     return (node.path(out) / "index.html").is_file()
 
 
+def _identity(settings: dict[str, Any], node: SweepNode) -> dict[str, Any]:
+    ignored = EXECUTION if node.kind == "train" else ()
+    return {name: value for name, value in settings.items() if name not in ignored}
+
+
+def _is_trained(place: Path, settings: dict[str, Any], started: float) -> bool:
+    """Did the training in ``place`` end, from the present checkpoints and from data that were there when it started?"""
+    lost, record = training.missing(place), training.read(place)
+    if lineage.FILE in lost or record.status != "complete":
+        return False
+    if training.WEIGHTS in lost:  # a finished training, kept in a repository
+        return True
+    made_from = record.settings.model_extra or {}
+    contents = {made_from.get(name) for name in ("base_content", "base_adapter", "reference_content")}
+    named = settings["model"], settings.get("adapter"), (settings.get("options") or {}).get("reference")
+    if not {_content(checkpoint) for checkpoint in named} - {None} <= contents:
+        return False
+    try:
+        stats = [file.stat() for file in find_files(settings["data"], settings.get("split", "train"))]
+    except (KeyError, DareError):
+        return True
+    return all(max(stat.st_mtime, stat.st_ctime) <= started for stat in stats)
+
+
+def _is_of(run: Run, out: Path, node: SweepNode) -> bool:
+    """Is the run complete, and of the node's present checkpoint and adapter?"""
+    if run.status != "complete" or run.block is None:
+        return False
+    if run.block.model.on_server:  # which states its content itself
+        return True
+    named = (
+        (node.settings["model"] if node.training is None else str(out / node.training)),
+        node.settings.get("adapter"),
+    )
+    return {_content(name) for name in named} - {None} <= {run.block.model.content_hash, run.block.model.adapter_hash}
+
+
+def _content(checkpoint: str | None) -> str | None:
+    """The content hash of a checkpoint; None if it has no weights on this machine."""
+    try:
+        place = here(checkpoint) if checkpoint is not None else None
+        return None if place is None else fingerprint.content_hash(place)
+    except DareError:
+        return None
+
+
+def refuse_foreign(out: Path, name: str) -> None:
+    """Raise RunError unless ``OUT/sweep.json`` is this sweep's, or not there."""
+    file = out / "sweep.json"
+    if existing(file) is None:
+        return
+    record = read_json(file, RunError)
+    owner = record.get("name")
+    if not isinstance(owner, str):
+        raise RunError(f"{file} is damaged (name={owner!r}); remove it, or choose another --output-path")
+    if owner != name:
+        raise RunError(f"{out} holds the sweep {owner!r}, this one is {name!r}; choose another --output-path")
+    if "settings" not in record:
+        raise RunError(
+            f"{out} was begun by an earlier version of dare-bench, whose nodes have other names; finish it with that "
+            "version, or choose another --output-path"
+        )
+
+
 def claim(out: Path, name: str, spec: dict[str, Any]) -> None:
     """Write name and content of the sweep to ``OUT/sweep.json``; raises RunError if the folder is another sweep's."""
-    file = out / "sweep.json"
-    if file.exists():
-        owner = read_json(file, RunError).get("name")
-        if not isinstance(owner, str):
-            raise RunError(f"{file} is damaged (name={owner!r}); remove it, or choose another --output-path")
-        if owner != name:
-            raise RunError(f"{out} holds the sweep {owner!r}, this one is {name!r}; choose another --output-path")
-    atomic_write_json(file, {"name": name, "spec": spec})
+    refuse_foreign(out, name)
+    atomic_write_json(out / "sweep.json", {"name": name, "settings": spec})

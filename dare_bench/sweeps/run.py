@@ -17,11 +17,11 @@ from dare_bench.runs.reader import Run
 from dare_bench.runs.writer import held, remove_leftovers
 from dare_bench.sweeps import record as records
 from dare_bench.sweeps.handlers import BUILDER, Builder, board
-from dare_bench.sweeps.job import UNCHANGED, NodeJob, perform, work
+from dare_bench.sweeps.job import NodeJob, perform, work
 from dare_bench.sweeps.known import refuse_unknown
 from dare_bench.sweeps.node_progress import SweepProgress
 from dare_bench.sweeps.record import Record, is_done, read, write
-from dare_bench.sweeps.sweep_graph import BOARD, SweepNode, graph, settle
+from dare_bench.sweeps.sweep_graph import BOARD, SweepNode, graph
 from dare_bench.sweeps.sweep_spec import read_spec
 
 
@@ -45,7 +45,7 @@ class SweepResult:
     @cached_property
     def runs(self) -> tuple[Run, ...]:
         """The runs of all evaluations, in the order of the graph, without duplicates."""
-        names = dict.fromkeys(run["id"] for node in self.nodes for run in node.outputs.get("runs", ()))
+        names = dict.fromkeys(run.id for node in self.nodes for run in node.runs)
         return tuple(Run(self.path / "runs" / name) for name in names)
 
     @property
@@ -90,11 +90,10 @@ def sweep(
     spec = read_spec(source)
     out = Path(output_path).absolute()
     nodes = graph(spec)  # an invalid sweep is refused before anything is written
-    settled = settle(nodes, records.names(out))
-    refuse_unknown(settled, pending(out, settled, only_failed))
+    records.refuse_foreign(out, spec.name)
+    refuse_unknown(nodes, pending(out, nodes, only_failed))
     with held(out, f"{out} is in use by another sweep; wait for it, or choose another --output-path"):
         records.claim(out, spec.name, spec.model_dump(mode="json"))
-        nodes = settle(nodes, records.names(out))
         unnamed = tuple(name for name in records.recorded(out) if name not in {node.id for node in nodes})
         _reset_interrupted(out, nodes)
         todo = pending(out, nodes, only_failed)
@@ -116,7 +115,7 @@ def sweep(
                 view.workers = min(pool.workers, len(jobs))
                 with contextlib.closing(pool.run(job, jobs)) as stream:
                     for done in stream:
-                        view.ended(_store(out, selected[done.name], done), unchanged=done.value == UNCHANGED)
+                        view.ended(_store(out, selected[done.name], done))
             if BOARD in todo:
                 view.ended(_board(out, nodes[-1], build_board))
         finally:

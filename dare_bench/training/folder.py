@@ -36,6 +36,10 @@ MAX_BATCH = 1 << 20
 """Maximum number of items of an optimizer step."""
 
 
+class OtherTrainingError(UsageError):
+    """A folder holds another training."""
+
+
 class DefiningSettings(BaseModel):
     """The recorded settings of a training; those that are not declared here are only compared. A number that determines
     the number of steps may be missing in a record of an earlier version."""
@@ -85,8 +89,8 @@ def claim(out: Path, settings: Mapping[str, Any], facts: Mapping[str, Any] = Map
     extended is running. ``facts`` are recorded beside the settings.
 
     Raises:
-        UsageError: the folder holds another training, one that cannot be extended, or a checkpoint without
-            ``train.json``.
+        OtherTrainingError: the folder holds another training.
+        UsageError: the training cannot be extended, or the folder holds a checkpoint without ``train.json``.
         SaveError: the folder cannot be created or written.
     """
     file = out / FILE
@@ -104,7 +108,7 @@ def claim(out: Path, settings: Mapping[str, Any], facts: Mapping[str, Any] = Map
     before, now = _with_options(record.settings.model_dump()), _with_options(json.loads(json.dumps(settings)))
     for name in sorted({*before, *now} - _NAMES - _LENGTH, key=lambda name: (name in _DERIVED, name)):
         if before.get(name) != now.get(name):
-            raise UsageError(
+            raise OtherTrainingError(
                 f"{out} holds another training: {name} was {_short(before.get(name))}, now {_short(now.get(name))}; "
                 "choose another --output-path, or give the same settings to resume"
             )

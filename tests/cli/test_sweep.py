@@ -33,6 +33,7 @@ train: [{method: sft, task: dare_sudoku, max_steps: 2, rows: 64, seed: [0, 1], r
 eval: {tasks: [dare_sudoku], limit: 4}
 board: true
 """
+NAME = "tiny-llada-base-sft-dare_sudoku-rows=64-max_steps=2"
 
 
 @pytest.fixture(scope="module")
@@ -78,7 +79,7 @@ def test_a_real_sweep_and_nothing_is_computed_twice(folder: Path, capsys: Any) -
     runs = find_runs(out / "runs")
     assert len(runs) == 3 and {run.status for run in runs} == {"complete"}
     for seed in (0, 1):
-        name = f"tiny-llada-base-sft-seed={seed}"
+        name = f"{NAME}-seed={seed}"
         assert dare_bench.load(out / "train" / name).spec.family == "llada"
         lineage = json.loads((out / "train" / name / "lineage.json").read_text())
         assert (lineage["method"], lineage["step"], lineage["seed"]) == ("sft", 2, seed)
@@ -115,13 +116,30 @@ def test_a_sweep_kept_without_weights_is_done_and_says_what_it_cannot_do(folder:
     assert command(folder, file="more.yaml", out="kept") == 4
     output = capsys.readouterr()
     assert output.out.count("was kept without its weights (*.safetensors), so that it cannot be evaluated again; ") == 2
-    kept = folder / "kept" / "train" / "tiny-llada-base-sft-seed=0"
+    kept = folder / "kept" / "train" / f"{NAME}-seed=0"
     spec = json.loads((kept / "train.json").read_text())["spec"]
     with pytest.raises(TrainingError, match="holds this training without its weights"):
         dare_bench.train(**{**spec, **spec.pop("options"), "output_path": str(kept)})
     (kept / "config.json").unlink()
     with pytest.raises(CheckpointError, match=r"no config\.json in it; this training was kept without its weights"):
         dare_bench.load(str(kept))
+
+
+def test_a_training_on_other_rows_is_kept_and_made_anew(tmp_path: Path) -> None:
+    data = tmp_path / "rows.jsonl"
+    train = {"method": "sft", "data": str(data), "max_steps": 1, "report_to": ["none"]}
+    fields = {"name": "rows", "models": "tiny-llada-base", "train": train}
+
+    def run(answer: str) -> dict[str, str]:
+        data.write_text(json.dumps({"prompt": "a", "completion": answer}) + "\n")
+        (node,) = dare_bench.sweep(fields, output_path=tmp_path / "out", progress=False).nodes
+        assert node.status == "done", node.error
+        files = sorted((tmp_path / "out" / "train").glob("*/lineage.json"))
+        return {file.parent.name.partition("seed=0")[2]: json.loads(file.read_text())["data_hash"] for file in files}
+
+    first = run("b")
+    assert run("b") == first, "the file was written again, with the same rows"
+    assert run("c").pop(".old-1") == first[""] and run("c")[""] != first[""]
 
 
 def test_a_failed_node_is_an_exit_code_and_a_line(folder: Path, capsys: Any) -> None:
@@ -131,7 +149,7 @@ def test_a_failed_node_is_an_exit_code_and_a_line(folder: Path, capsys: Any) -> 
     )
     assert command(folder, file="bad.yaml", out="bad") == 4
     output = capsys.readouterr()
-    assert "FAILED: train/tiny-llada-base-sft: " in output.out and "rows.jsonl is not there" in output.out
+    assert "FAILED: train/tiny-llada-base-sft-rows-" in output.out and "rows.jsonl is not there" in output.out
     assert output.out.count("SKIPPED:") == 2 and "Traceback" not in output.err + output.out
 
 
@@ -156,7 +174,10 @@ KILLED = {
 
 def test_a_real_sweep_goes_on_where_its_worker_was_killed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(devices, "get_context", lambda _: forkserver)  # workers that import nothing again
-    out, name = tmp_path / "out", "tiny-llada-base-sft"
+    out, name = (
+        tmp_path / "out",
+        "tiny-llada-base-sft-dare_sudoku-rows=64-max_steps=24-per_device_train_batch_size=2-seed=0",
+    )
     record = out / "nodes" / "train" / name / "node.json"
     with ThreadPoolExecutor(1) as pool:
         fields = {"executor": "devices", "devices": 2, "device": "cpu", "progress": False}
@@ -168,7 +189,7 @@ def test_a_real_sweep_goes_on_where_its_worker_was_killed(tmp_path: Path, monkey
         result = running.result(timeout=240)
     assert result.complete and len(result.runs) == 1
     written = json.loads(record.read_text())
-    assert written["starts"] == 2 and written["cost"]["seconds"] > 0, "it was killed at work"
+    assert written["starts"] == 2 and written["seconds"] > 0, "it was killed at work"
     assert "continuing after step" in (record.parent / "log.txt").read_text()
     whole = dare_bench.train(**SFT, model="tiny-llada-base", output_path=str(tmp_path / "whole"), device="cpu")
     killed = load_file(out / "train" / name / "model.safetensors")

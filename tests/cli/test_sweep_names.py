@@ -29,7 +29,7 @@ GOOD = {
     [
         ({"eval": {"tasks": "dare_sudoko"}}, "dare_sudoko: unknown task 'dare_sudoko'; closest: dare_sudoku"),
         ({"eval": {"tasks": "dare_sudoku", "harness": "lm-evil"}}, "unknown harness 'lm-evil'; closest: lm-eval"),
-        ({"train": {**GOOD["train"], "task": "dare_sudoko"}}, "sft: unknown training data 'dare_sudoko'; closest"),
+        ({"train": {**GOOD["train"], "task": "dare_sudoko"}}, "seed=0: unknown training data 'dare_sudoko'; closest"),
         ({"models": "tiny-lada-base"}, "no checkpoint 'tiny-lada-base': no such folder or bundled name"),
         ({"models": {"model": "tiny-llada-base", "adapter": "./none"}}, "no checkpoint './none'"),
         ({"board": "maybe"}, "board: board='maybe': expected true, false, a board (default, "),
@@ -67,7 +67,8 @@ def test_a_dry_run_shows_what_would_fail_and_ends_with_a_usage_error(tmp_path: P
     with pytest.raises(SystemExit) as left:
         main(["sweep", str(tmp_path / "odd.yaml"), "--output-path", str(tmp_path / "out"), "--dry-run"])
     output = capsys.readouterr()
-    assert left.value.code == 2 and "per_device_train_batch_size=12 would fail: 12 completions" in output.err
+    assert left.value.code == 2 and "would fail: 12 completions" in output.err
+    assert "per_device_train_batch_size=12" in output.err
     assert output.out.count("would fail") == 1 and "2 steps of 16 completions" in output.out
 
 

@@ -161,7 +161,7 @@ SWEEP = {
 def test_a_sweep_outlives_a_node(two_nodes: Any, tmp_path: Path) -> None:
     """What the lost node was at is done again, and that alone."""
     out = tmp_path / "out"
-    last = [f"train/tiny-llada-base-sft-seed={seed}" for seed in (2, 3)]
+    last = [f"train/tiny-llada-base-sft-dare_sudoku-max_steps=2-seed={seed}" for seed in (2, 3)]
     sweep_jobs.act(out, **dict.fromkeys(last, "wait"))
     fields: dict[str, Any] = {"executor": "ray", "job": sweep_jobs.play, "progress": False}
     with ThreadPoolExecutor(1) as pool:

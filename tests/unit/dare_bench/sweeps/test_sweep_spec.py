@@ -10,12 +10,10 @@ import pytest
 import yaml
 from paths import ROOT
 
-from dare_bench import fingerprint
 from dare_bench.errors import UsageError
 from dare_bench.sweeps.node_names import LONGEST
 from dare_bench.sweeps.planning import evaluations, trainings
-from dare_bench.sweeps.record import digest_of
-from dare_bench.sweeps.sweep_graph import graph, settle
+from dare_bench.sweeps.sweep_graph import graph
 from dare_bench.sweeps.sweep_spec import read_spec
 
 SMALLEST = """
@@ -35,10 +33,6 @@ def ids(**fields: Any) -> list[str]:
     return [node.id for node in graph(spec(**fields))]
 
 
-def keys(**fields: Any) -> list[str]:
-    return [node.key for node in graph(spec(**fields))]
-
-
 SFT = {"method": "sft", "task": "dare_sudoku"}
 
 
@@ -46,7 +40,7 @@ def test_the_smallest_file(tmp_path: Path) -> None:
     file = tmp_path / "first.yaml"
     file.write_text(SMALLEST)
     nodes = {node.id: node for node in graph(read_spec(file))}
-    stems = [f"tiny-llada-base-sft-max_steps={n}-seed={s}" for n in (50, 100) for s in (0, 1)]
+    stems = [f"tiny-llada-base-sft-dare_sudoku-max_steps={n}-seed={s}" for n in (50, 100) for s in (0, 1)]
     pairs = [name for stem in stems for name in (f"train/{stem}", f"eval/{stem}/dare_sudoku")]
     assert list(nodes) == ["eval/tiny-llada-base/dare_sudoku", *pairs, "board"]
     assert nodes[pairs[0]].settings == {
@@ -100,69 +94,45 @@ def test_an_entry_has_the_defaults_that_it_does_not_give() -> None:
 
 
 def test_equal_trainings_are_one_and_a_default_said_aloud_changes_no_key() -> None:
-    first = keys(train=[{**SFT, "max_steps": [2, 4]}])
-    assert first == keys(train=[{**SFT, "max_steps": [2, 4], "seed": 0}, {**SFT, "max_steps": 4, "split": "train"}])
+    first = ids(train=[{**SFT, "max_steps": [2, 4]}])
+    assert first == ids(train=[{**SFT, "max_steps": [2, 4], "seed": 0}, {**SFT, "max_steps": 4, "split": "train"}])
     assert first[1] == "train/tiny-llada-base-sft-dare_sudoku-max_steps=2-seed=0"
-    more = keys(train=[{**SFT, "max_steps": [2, 4], "seed": [0, 1], "learning_rate": [None, 1e-3]}])
+    more = ids(train=[{**SFT, "max_steps": [2, 4], "seed": [0, 1], "learning_rate": [None, 1e-3]}])
     assert set(first) < set(more), "a new axis leaves the nodes that were there their keys"
-
-
-VRPO = {"method": "vrpo", "task": "dare_sudoku"}
-SETTINGS = {**SFT, "rows": 6000, "max_steps": 100, "per_device_train_batch_size": 64}
 
 
 @pytest.mark.parametrize(
     ("train", "names"),
     [
-        (SETTINGS, ["sft"]),
-        ({**SETTINGS, "seed": [0, 1]}, ["sft-seed=0", "sft-seed=1"]),
-        ({**SETTINGS, "learning_rate": [1e-3, 2e-3]}, ["sft-learning_rate=0.001", "sft-learning_rate=0.002"]),
-        ({**SETTINGS, "peft": [None, "lora"]}, ["sft", "sft-peft=lora"]),
-        ({**SFT, "task": ["dare_sudoku", "dare_arithmetic"]}, ["sft-dare_sudoku", "sft-dare_arithmetic"]),
-        ([SETTINGS, {**VRPO, "rows": 9, "beta": [0.1, 0.2]}], ["sft", "vrpo-beta=0.1", "vrpo-beta=0.2"]),
-        ({"method": "sft", "data": "pairs.jsonl", "max_steps": 4}, ["sft"]),
+        ({**SFT, "rows": 60, "seed": [0, 1]}, ["sft-dare_sudoku-rows=60-seed=0", "sft-dare_sudoku-rows=60-seed=1"]),
+        ({**SFT, "peft": [None, "lora"]}, ["sft-dare_sudoku-seed=0", "sft-dare_sudoku-peft=lora-seed=0"]),
+        ({**SFT, "method": "vrpo", "beta": 0.2}, ["vrpo-dare_sudoku-beta=0.2-seed=0"]),
     ],
 )
-def test_names_of_trainings_show_what_varies_and_nothing_else(train: Any, names: list[str]) -> None:
+def test_names_of_trainings_show_every_setting_that_is_not_its_default(train: Any, names: list[str]) -> None:
     result = [name for name in ids(train=train) if name.startswith("train/")]
     assert result == [f"train/tiny-llada-base-{name}" for name in names]
 
 
-def test_a_hash_stands_only_where_two_would_have_one_name() -> None:
+def test_a_data_file_is_named_with_a_hash_of_its_path() -> None:
     files = {"method": "sft", "data": ["a/rows.jsonl", "b/rows.jsonl"], "max_steps": 2}
     first, second = (name for name in ids(train=files) if name.startswith("train/"))
     assert first != second
-    assert all(re.fullmatch(r"train/tiny-llada-base-sft-[0-9a-f]{6}", name) for name in (first, second))
-    again = ids(train={**files, "data": files["data"][::-1]})
-    assert {first, second} < set(again), "the hash does not depend on what stands first"
-    models = ["tiny-llada-base", {"model": "tiny-dream-base", "name": "tiny-llada-base-sft"}]
-    item = ids(models=models, train={**SFT, "models": "tiny-llada-base"})[2]
-    assert re.fullmatch(r"train/tiny-llada-base-sft-[0-9a-f]{6}", item), "a model has that name already"
+    pattern = r"train/tiny-llada-base-sft-rows-[0-9a-f]{4}-max_steps=2-seed=0"
+    assert all(re.fullmatch(pattern, name) for name in (first, second))
+    assert {first, second} < set(ids(train={**files, "data": files["data"][::-1]}))
 
 
-def test_names_of_evaluations_show_what_varies_and_count_long_lists_of_tasks() -> None:
+def test_two_nodes_of_one_name_are_refused() -> None:
+    with pytest.raises(UsageError, match="two nodes have the name 'train/tiny-llada-base-sft-dare_sudoku-seed=0'"):
+        ids(train=[SFT, {**SFT, "logging_steps": 5}])
+
+
+def test_names_of_evaluations_show_their_settings() -> None:
     common = {"seed": 3, "num_fewshot": 2}
-    result = ids(eval=[{**common, "tasks": "a", "gen_kwargs": {"steps": [4, 8]}}, {**common, "tasks": "b"}])
-    assert result == [f"eval/tiny-llada-base/{name}" for name in ("a-steps=4", "a-steps=8", "b")]
-    assert ids(eval={**common, "tasks": ["a", "b", "c"]}) == ["eval/tiny-llada-base/a+b+c"]
-    assert ids(eval={**common, "tasks": ["a", "b", "c", "d"]}) == ["eval/tiny-llada-base/a+3-more"]
-
-
-def test_a_folder_keeps_its_names_and_new_nodes_keep_clear_of_them() -> None:
-    (train, evaluation) = (node for node in graph(spec(train=SFT, base=False)) if node.kind != "board")
-    there = {train.key: "train/old", evaluation.key: "eval/old/name"}
-    nodes = settle(graph(spec(train={**SFT, "seed": [0, 1]}, base=False, board=True)), there)
-    new = "tiny-llada-base-sft-seed=1"
-    assert [node.id for node in nodes] == [
-        "train/old", "eval/old/name", f"train/{new}", f"eval/{new}/dare_sudoku", "board"
-    ]  # fmt: skip
-    assert (nodes[1].training, nodes[1].after) == ("train/old", ("train/old",))
-    assert nodes[4].after == ("eval/old/name", f"eval/{new}/dare_sudoku")
-    other = settle(
-        graph(spec(train={**SFT, "seed": 1}, base=False)), {train.key: train.id, evaluation.key: evaluation.id}
-    )
-    assert re.fullmatch(rf"{train.id}-[0-9a-f]{{6}}", other[0].id)
-    assert other[1].id == f"eval/{other[0].id.removeprefix('train/')}/dare_sudoku"
+    result = ids(eval=[{**common, "tasks": "a", "gen_kwargs": {"steps": [4, 8]}}, {**common, "tasks": ["b", "c"]}])
+    few = "seeds=3-num_fewshot=2"
+    assert result == [f"eval/tiny-llada-base/{name}" for name in (f"a-{few}-steps=4", f"a-{few}-steps=8", f"b+c-{few}")]
 
 
 def test_models_can_be_named_apart_and_an_entry_can_be_for_some() -> None:
@@ -171,21 +141,9 @@ def test_models_can_be_named_apart_and_an_entry_can_be_for_some() -> None:
         spec(models=models, train={**SFT, "models": "half"}, eval={"tasks": "dare_sudoku", "models": ["half"]})
     )
     assert [node.id for node in nodes] == [
-        "eval/half/dare_sudoku", "train/half-sft", "eval/half-sft/dare_sudoku",
+        "eval/half/dare_sudoku", "train/half-sft-dare_sudoku-seed=0", "eval/half-sft-dare_sudoku-seed=0/dare_sudoku",
     ]  # fmt: skip
     assert [node.settings.get("dtype") for node in nodes] == ["bfloat16"] * 3
-
-
-def test_a_renamed_setting_keeps_the_key_and_the_digest_of_a_training() -> None:
-    """As of the version that called it looks_per_forward: a finished training is not repeated."""
-    train = {"method": "d1", "task": "dare_sort", "micro_batch_size": [2, 4]}
-    two, four = (node for node in graph(spec(train=train, eval=None, board=False)) if node.kind == "train")
-    assert (
-        two.id.endswith("micro_batch_size=2") and "looks_per_forward=2" in two.key and "looks_per_forward=4" in four.key
-    )
-    before = {**two.settings, "looks_per_forward": 2}
-    assert before.pop("micro_batch_size") == 2
-    assert digest_of(two, {}) == fingerprint.digest([before, {}], 32)
 
 
 def test_names_in_any_script_stay_different_and_make_no_empty_part() -> None:

@@ -53,7 +53,6 @@ def sweep(
     if dry_run:
         _preview(file, output_path, json)
         return
-    from dare_bench.leaderboards.builder import build
     from dare_bench.sweeps.run import sweep as run_sweep
 
     State.resume = "; run the same command to resume"
@@ -65,7 +64,6 @@ def sweep(
         devices=devices,
         device=device,
         ray_address=ray_address,
-        build_board=build,
     )
     if json:
         echo_json(_record(result))

@@ -25,8 +25,6 @@ from dare_bench.training.folder import OtherTrainingError, missing
 Handler = Callable[[Path, SweepNode, Mapping[str, Any], Record], None]
 """Runs a node: (OUT, node, overrides of its settings: ``device``, record). An exception is the failure of the node;
 runs and cost that the record has by then are stored."""
-Builder = Callable[..., Any]
-"""Builds a site: (runs, out, board=name or file)."""
 BUILDER = "dare_bench.leaderboards.builder:build"
 """Imported by name: sweeps must not import leaderboards."""
 
@@ -79,21 +77,17 @@ def evaluate(out: Path, node: SweepNode, overrides: Mapping[str, Any], record: R
     _raise_failures(outcomes)
 
 
-HANDLERS: Mapping[str, Handler] = {"train": train, "eval": evaluate}
+def board(out: Path, node: SweepNode, overrides: Mapping[str, Any], record: Record) -> None:
+    """Build the site of all runs."""
+    name = node.settings.get("board")
+    if name is None:
+        name = str(out / "board.yaml")
+        atomic_write_json(name, node.settings)  # JSON is YAML
+    build = pkgutil.resolve_name(BUILDER)
+    build([out / "runs"], node.path(out), board=name, on_problem=lambda text: print(text, file=sys.stderr))
 
 
-def board(builder: Builder | str) -> Handler:
-    """The handler of a board, from a site builder or the name ``module:attribute`` of one."""
-
-    def build(out: Path, node: SweepNode, overrides: Mapping[str, Any], record: Record) -> None:
-        function = pkgutil.resolve_name(builder) if isinstance(builder, str) else builder
-        name = node.settings.get("board")
-        if name is None:
-            name = str(out / "board.yaml")
-            atomic_write_json(name, node.settings)  # JSON is YAML
-        function([out / "runs"], node.path(out), board=name, on_problem=lambda text: print(text, file=sys.stderr))
-
-    return build
+HANDLERS: Mapping[str, Handler] = {"train": train, "eval": evaluate, "board": board}
 
 
 def summary(run: Run) -> RunSummary:

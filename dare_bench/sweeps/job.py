@@ -39,7 +39,7 @@ class NodeJob:
 
 
 def work(job: NodeJob) -> str:
-    """Train or evaluate: the function of every job. Returns the node's status."""
+    """The function of every job. Returns the node's status."""
     try:
         return perform(job, HANDLERS)
     finally:  # free the memory of the node before the next one in this process

@@ -16,8 +16,7 @@ from dare_bench.protocols import Done, Job
 from dare_bench.runs.reader import Run
 from dare_bench.runs.writer import held, remove_leftovers
 from dare_bench.sweeps import record as records
-from dare_bench.sweeps.handlers import BUILDER, Builder, board
-from dare_bench.sweeps.job import NodeJob, perform, work
+from dare_bench.sweeps.job import NodeJob, work
 from dare_bench.sweeps.known import refuse_unknown
 from dare_bench.sweeps.node_progress import SweepProgress
 from dare_bench.sweeps.record import Record, is_done, read, write
@@ -65,7 +64,6 @@ def sweep(
     device: str | None = None,
     ray_address: str | None = None,
     progress: bool = True,
-    build_board: Builder | str = BUILDER,
     job: Callable[[Any], Any] = work,
 ) -> SweepResult:
     """Train and evaluate a grid, and build a board.
@@ -80,7 +78,6 @@ def sweep(
         executor: ``local``, ``devices`` or ``ray``; ``devices``: number of parallel jobs; ``device``: ``cpu`` uses no
             GPU; ``ray_address``: of a cluster (see ``dare_bench.executors.executor``).
         progress: print the start and end of nodes on stderr.
-        build_board: the site builder, or its ``module:attribute``.
         job: runs a training or evaluation node; must be importable in the processes of the executor.
 
     Raises:
@@ -100,11 +97,7 @@ def sweep(
         selected = {node.id: node for node in nodes if node.id in todo and node.kind != BOARD}
         settings = {} if device is None else {"device": device}
         jobs = [
-            Job(
-                name,
-                NodeJob(out, node, settings, progress),
-                tuple(before for before in node.after if before in selected),
-            )
+            Job(name, NodeJob(out, node, settings, progress), tuple(n for n in node.after if n in selected))
             for name, node in selected.items()
         ]
         view = SweepProgress(out, nodes, todo, progress)
@@ -117,7 +110,7 @@ def sweep(
                     for done in stream:
                         view.ended(_store(out, selected[done.name], done))
             if BOARD in todo:
-                view.ended(_board(out, nodes[-1], build_board))
+                view.ended(_board(out, nodes[-1]))
         finally:
             _reset_interrupted(out, nodes)
     return SweepResult(out, tuple(read(out, node) for node in nodes), unnamed)
@@ -147,7 +140,7 @@ def _store(out: Path, node: SweepNode, done: Done) -> Record:
     return record
 
 
-def _board(out: Path, node: SweepNode, builder: Builder | str) -> Record:
+def _board(out: Path, node: SweepNode) -> Record:
     """Build the board in this process, from the runs that exist; its failure is recorded."""
     if not any((out / "runs").glob("*/results_*.json")):
         record = read(out, node)
@@ -155,7 +148,7 @@ def _board(out: Path, node: SweepNode, builder: Builder | str) -> Record:
         write(out, record)
         return record
     with contextlib.suppress(Exception):  # recorded in the node's file and log
-        perform(NodeJob(out, node, {}, progress=False), {"board": board(builder)})
+        work(NodeJob(out, node, {}, progress=False))
     return read(out, node)
 
 

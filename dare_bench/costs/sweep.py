@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from dare_bench.costs import recipe
 from dare_bench.costs.checkpoint import find
@@ -25,14 +25,10 @@ _LOADING = ("model", "adapter", "family", "model_args", "dtype")
 """Settings that load a checkpoint."""
 
 
-@dataclass(frozen=True)
-class WorkCost:
-    """``text``: what is known, with its source; ``forwards``: at most, counted per row; ``flop``: operations;
-    ``hours``: GPU hours. Unknown values are None."""
+class WorkCost(NamedTuple):
+    """``text``: what is known, with its source; ``hours``: GPU hours, None if they are unknown."""
 
     text: str
-    forwards: int | None = None
-    flop: float | None = None
     hours: float | None = None
 
 
@@ -113,15 +109,14 @@ def _evaluation(fields: dict[str, Any]) -> WorkCost:
     if here(str(fields["model"])) is not None:
         opened = find(str(fields["model"]), fields.get("family"))[0]
         forwards = sum(most_forwards(opened, run.fields) for run in runs)
-        return WorkCost(f"at most {forwards:,} forwards (dare-bench eval --dry-run times some)", forwards)
+        return WorkCost(f"at most {forwards:,} forwards (dare-bench eval --dry-run times some)")
     for run in runs:
         if run.recipe is None:
             name = run.name or fields.get("tasks")
             return WorkCost(f"unknown: the checkpoint is not on this machine, and {name} is not a recipe")
         most = recipe.estimate(run.recipe, run.fields).at_most
         forwards, hours = forwards + most.forwards, hours + most.hours
-    text = f"at most {forwards:,} forwards, {hours:,.1f} GPU hours (from the recipe)"
-    return WorkCost(text, forwards, hours=hours)
+    return WorkCost(f"at most {forwards:,} forwards, {hours:,.1f} GPU hours (from the recipe)", hours)
 
 
 def _training(settings: Mapping[str, Any]) -> WorkCost:
@@ -134,5 +129,4 @@ def _training(settings: Mapping[str, Any]) -> WorkCost:
     hours = count * sum(step.gpu.seconds(of.flop, of.moved) for of in phases.values()) / 3600
     each = ", ".join(f"{name} {of.rows:,.6g}" for name, of in phases.items())
     text = f"{count:,} steps of {step.about} ({step.rows.source}); forwards in a step: {each}"
-    forwards = round(count * sum(of.rows for of in phases.values()))
-    return WorkCost(f"{text}; {flop:.3g} operations, {hours:,.2f} GPU hours", forwards, flop, hours)
+    return WorkCost(f"{text}; {flop:.3g} operations, {hours:,.2f} GPU hours", hours)

@@ -38,7 +38,7 @@ def refuse_unknown(nodes: Iterable[SweepNode], selected: Collection[str]) -> Non
                 if (checkpoint := node.settings.get(name)) is not None:
                     here(checkpoint)
             if node.kind == "board" and "board" in settings:
-                _check_board(settings["board"])
+                importlib.import_module(_BOARDS).load_board(settings["board"])
             elif node.kind == "train" and "task" in settings:
                 registry().get("training_data", settings["task"])
             elif node.kind == "eval" and (key := repr(sorted(settings.items()))) not in checked:
@@ -57,14 +57,3 @@ def _check_tasks(settings: dict[str, Any]) -> None:
             raise
         except (DareError, ImportError):  # the failure of a node, not an unknown name
             continue
-
-
-def _check_board(name: str) -> None:
-    boards = importlib.import_module(_BOARDS)
-    try:
-        boards.load_board(name)
-    except UnknownNameError as error:
-        known = ", ".join(sorted(file.stem for file in boards.FOLDER.glob("*.yaml")))
-        raise UsageError(
-            f"board={name!r}: expected true, false, a board ({known}), its YAML file, or a board's own fields"
-        ) from error

@@ -1,28 +1,41 @@
-"""The graph of a sweep: nodes train -> eval -> board, whose names stay the same when the file grows."""
+"""The graph of a sweep: nodes train -> eval -> board.
+
+A node is named by what it is and every setting that is not its default, so that its name does not depend on the rest of
+the file. It identifies the node in a folder, and is its path in it.
+"""
 
 from __future__ import annotations
 
+import re
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
+from dare_bench import fingerprint
 from dare_bench.errors import UsageError
 from dare_bench.sweeps.grid import bounded
-from dare_bench.sweeps.node_names import eval_name, train_name
-from dare_bench.sweeps.planning import PlannedEvaluation, evaluations, trainings
+from dare_bench.sweeps.planning import PlannedEvaluation, PlannedTraining, evaluations, trainings
 from dare_bench.sweeps.sweep_spec import SweepSpec
 
 Kind = Literal["train", "eval", "board"]
 BOARD = "board"
+LONGEST = 120
+"""Maximum length of one part of a name in characters; longer ones are cut and end in a hash."""
+_NO_IDENTITY = frozenset(
+    {"limit", "samples", "max_rows", "log_samples", "data_dir", "include_path", "device", "unsafe_no_sandbox", "tasks",
+     "recipe"}
+)  # fmt: skip
+"""Evaluation settings that are not in the name of a node: they do not change the identity of a run, or have a fixed
+position in the name."""
 
 
 @dataclass(frozen=True)
 class SweepNode:
     """A training, an evaluation or the board.
 
-    ``id`` is its name (``node_names.py``) and its path below ``nodes/``, ``settings`` are plain data. ``training`` is
+    ``id`` is its name and its path below ``nodes/``, ``settings`` are plain data. ``training`` is
     the id of the training whose checkpoint is evaluated (None: one of the sweep's models), ``model_name`` the name of
     the base model.
     """
@@ -90,3 +103,42 @@ def _named(planned: Sequence[PlannedEvaluation]) -> dict[str, PlannedEvaluation]
             raise UsageError(f"{both} have the name {name!r}; give each mapping its own name (name: ...)")
         named[name] = evaluation
     return named
+
+
+def train_name(training: PlannedTraining) -> str:
+    """A training by all its settings."""
+    spec = training.spec
+    data = spec.task or f"{Path(spec.data or '').stem}-{fingerprint.digest(spec.data, 4)}"
+    return label([training.base.name, spec.method, data], training.settings)
+
+
+def eval_name(evaluation: PlannedEvaluation) -> str:
+    """The name of an evaluation in the file, or its tasks and all its settings."""
+    if evaluation.name:
+        return label([evaluation.name], {})
+    tasks = str(evaluation.fields.get("tasks") or evaluation.fields.get("recipe")).replace(",", "+")
+    settings: dict[str, Any] = {}  # those of nested mappings next to the others
+    for key, value in evaluation.fields.items():
+        if key not in _NO_IDENTITY:
+            settings |= value if isinstance(value, Mapping) else {key: value}
+    return label([tasks], settings)
+
+
+def label(parts: Sequence[str | None], settings: Mapping[str, Any]) -> str:
+    """The parts and ``name=value`` joined by hyphens, as one part of a path of at most ``LONGEST`` characters. If text
+    is cut or characters are replaced by others than ASCII, a hash follows."""
+    text = "-".join([*map(str, parts), *(f"{name}={_value(value)}" for name, value in settings.items())])
+    clean = re.sub(r"[^A-Za-z0-9._=+]+", "-", text).strip("-._")
+    if len(clean) <= LONGEST and clean and text.isascii():
+        return clean
+    return f"{clean[: LONGEST - 9].rstrip('-._')}-{fingerprint.digest(text, 8)}".lstrip("-")
+
+
+def _value(value: Any) -> str:
+    if isinstance(value, Mapping):
+        return fingerprint.digest(value, 6)
+    if isinstance(value, list | tuple):
+        return "+".join(map(_value, value))
+    if isinstance(value, bool):
+        return str(value).lower()
+    return f"{value:g}" if isinstance(value, float) and float(f"{value:g}") == value else str(value)

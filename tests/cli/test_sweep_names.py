@@ -32,7 +32,7 @@ GOOD = {
         ({"train": {**GOOD["train"], "task": "dare_sudoko"}}, "seed=0: unknown training data 'dare_sudoko'; closest"),
         ({"models": "tiny-lada-base"}, "no checkpoint 'tiny-lada-base': no such folder or bundled name"),
         ({"models": {"model": "tiny-llada-base", "adapter": "./none"}}, "no checkpoint './none'"),
-        ({"board": "maybe"}, "board: board='maybe': expected true, false, a board (default, "),
+        ({"board": "maybe"}, "board: unknown board 'maybe'; "),
     ],
 )
 def test_a_name_nobody_knows_is_a_usage_error(

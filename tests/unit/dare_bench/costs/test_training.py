@@ -228,5 +228,5 @@ def test_a_sweep_adds_the_operations_of_all_steps(tmp_path: Path) -> None:
     built = SweepEstimates.of({"models": "tiny-llada-base", "train": {**train, "seed": [0, 1]}}, tmp_path / "out")
     (cost,) = {cost for node, cost in built.costs.items() if node.startswith("train/")}
     assert "6 steps of 8 completions in rows of 10 tokens" in cost.text
-    assert cost.forwards == 6 * 8 * 3.75 and cost.flop and cost.flop > 0 and cost.hours
+    assert "forwards in a step: rollout 8, score 14, update 8; " in cost.text and cost.hours
     assert not (tmp_path / "out").exists()

@@ -11,9 +11,8 @@ import yaml
 from paths import ROOT
 
 from dare_bench.errors import UsageError
-from dare_bench.sweeps.node_names import LONGEST
 from dare_bench.sweeps.planning import evaluations, trainings
-from dare_bench.sweeps.sweep_graph import graph
+from dare_bench.sweeps.sweep_graph import LONGEST, graph
 from dare_bench.sweeps.sweep_spec import read_spec
 
 SMALLEST = """

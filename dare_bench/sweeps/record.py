@@ -3,6 +3,7 @@ and the runs themselves say."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Literal
 
@@ -88,20 +89,21 @@ def recorded(out: Path) -> list[str]:
     return sorted(file.parent.relative_to(root).as_posix() for file in root.rglob("node.json")) if root.is_dir() else []
 
 
-def is_done(out: Path, node: SweepNode) -> bool:
+def is_done(out: Path, node: SweepNode, content: Callable[[str], str | None]) -> bool:
     """Did the node end with the present settings, and do its results come from the present checkpoints and data?
 
     Nothing is opened but results and records. An input that is gone (data that was moved after a training) counts as
     unchanged. Data files that were written since are read by the training, which says whether they have other rows.
+    ``content``: :func:`content_of` or a cache of it.
     """
     record = read(out, node)
     if record.status != "done" or _identity(record.settings, node) != _identity(node.settings, node):
         return False
     try:
         if node.kind == "train":
-            return _is_trained(node.path(out), node.settings, record.started)
+            return _is_trained(node.path(out), node.settings, record.started, content)
         if node.kind == "eval":
-            return all(_is_of(Run(out / "runs" / run.id), out, node) for run in record.runs)
+            return all(_is_of(Run(out / "runs" / run.id), out, node, content) for run in record.runs)
     except DareError:
         return False
     return (node.path(out) / "index.html").is_file()
@@ -112,7 +114,7 @@ def _identity(settings: dict[str, Any], node: SweepNode) -> dict[str, Any]:
     return {name: value for name, value in settings.items() if name not in ignored}
 
 
-def _is_trained(place: Path, settings: dict[str, Any], started: float) -> bool:
+def _is_trained(place: Path, settings: dict[str, Any], started: float, content: Callable[[str], str | None]) -> bool:
     """Did the training in ``place`` end, from the present checkpoints and from data that were there when it started?"""
     lost, record = training.missing(place), training.read(place)
     if lineage.FILE in lost or record.status != "complete":
@@ -120,9 +122,11 @@ def _is_trained(place: Path, settings: dict[str, Any], started: float) -> bool:
     if training.WEIGHTS in lost:  # a finished training, kept in a repository
         return True
     made_from = record.settings.model_extra or {}
-    contents = {made_from.get(name) for name in ("base_content", "base_adapter", "reference_content")}
-    named = settings["model"], settings.get("adapter"), (settings.get("options") or {}).get("reference")
-    if not {_content(checkpoint) for checkpoint in named} - {None} <= contents:
+    recorded = {made_from.get(name) for name in ("base_content", "base_adapter", "reference_content")}
+    named = [settings["model"], settings.get("adapter")]
+    if made_from.get("reference_content"):
+        named.append((settings.get("options") or {}).get("reference"))
+    if not {content(checkpoint) for checkpoint in named if checkpoint} - {None} <= recorded:
         return False
     try:
         stats = [file.stat() for file in find_files(settings["data"], settings.get("split", "train"))]
@@ -131,23 +135,21 @@ def _is_trained(place: Path, settings: dict[str, Any], started: float) -> bool:
     return all(max(stat.st_mtime, stat.st_ctime) <= started for stat in stats)
 
 
-def _is_of(run: Run, out: Path, node: SweepNode) -> bool:
+def _is_of(run: Run, out: Path, node: SweepNode, content: Callable[[str], str | None]) -> bool:
     """Is the run complete, and of the node's present checkpoint and adapter?"""
     if run.status != "complete" or run.block is None:
         return False
-    if run.block.model.on_server:  # which states its content itself
+    model, named = run.block.model, node.settings["model"] if node.training is None else str(out / node.training)
+    if model.on_server:  # which states its content itself
         return True
-    named = (
-        (node.settings["model"] if node.training is None else str(out / node.training)),
-        node.settings.get("adapter"),
-    )
-    return {_content(name) for name in named} - {None} <= {run.block.model.content_hash, run.block.model.adapter_hash}
+    present = {content(name) for name in (named, node.settings.get("adapter")) if name}
+    return present - {None} <= {model.content_hash, model.adapter_hash}
 
 
-def _content(checkpoint: str | None) -> str | None:
+def content_of(checkpoint: str) -> str | None:
     """The content hash of a checkpoint; None if it has no weights on this machine."""
     try:
-        place = here(checkpoint) if checkpoint is not None else None
+        place = here(checkpoint)
         return None if place is None else fingerprint.content_hash(place)
     except DareError:
         return None

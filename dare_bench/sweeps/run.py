@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cache, cached_property
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +19,7 @@ from dare_bench.sweeps import record as records
 from dare_bench.sweeps.job import NodeJob, work
 from dare_bench.sweeps.known import refuse_unknown
 from dare_bench.sweeps.node_progress import SweepProgress
-from dare_bench.sweeps.record import Record, is_done, read, write
+from dare_bench.sweeps.record import Record, content_of, is_done, read, write
 from dare_bench.sweeps.sweep_graph import BOARD, SweepNode, graph
 from dare_bench.sweeps.sweep_spec import read_spec
 
@@ -119,7 +119,8 @@ def sweep(
 def pending(out: Path, nodes: Sequence[SweepNode], only_failed: bool = False) -> set[str]:
     """The ids of the nodes to run: those that are not done, and those that depend on them."""
     after = {node.id: node.after for node in nodes}
-    not_done = {node.id for node in nodes if not is_done(out, node)}
+    content = cache(content_of)
+    not_done = {node.id for node in nodes if not is_done(out, node, content)}
     if not only_failed:
         return dependents(after, not_done)
     todo = dependents(after, {node.id for node in nodes if read(out, node).status in ("failed", "skipped")})

@@ -86,7 +86,8 @@ def test_a_real_sweep_and_nothing_is_computed_twice(folder: Path, capsys: Any) -
         node = json.loads((out / "nodes" / "train" / name / "node.json").read_text())
         assert node["status"] == "done" and node["cost"]["steps"] == 2
         assert "step 1/2: loss" in (out / "nodes" / "train" / name / "log.txt").read_text()
-        assert name in (out / "site" / "data" / "board.json").read_text()
+    board = json.loads((out / "site" / "data" / "board.json").read_text())
+    assert sorted(row["seeds"] for row in board["rows"]) == [1, 2], "the base, and one row of both seeds"
     before = state(out)
     assert command(folder, "--json") == 0
     again = capsys.readouterr()

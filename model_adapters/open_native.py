@@ -94,9 +94,8 @@ def described(family: Family, raw: dict[str, Any]) -> NativeModel:
     where, device = Path("config.json"), torch.device("cpu")
     network = empty_network(family, where, raw)
     _prepare(family, network, OpeningSettings(device="cpu"), device, torch.bfloat16)
-    spec = _spec(
-        family, network, replace(family.special_ids(network.config, None, {}), mask=2, eos=(1,), end_think=(3,)), where
-    )
+    ids = replace(family.special_ids(network.config, None, {}), mask=2, eos=(1,), end_think=(3,), edit=(4, 5))
+    spec = _spec(family, network, ids, where)
     return NativeModel(family, network.eval(), None, replace(spec, context_limit=2**31), where)
 
 

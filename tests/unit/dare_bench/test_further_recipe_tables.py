@@ -9,6 +9,9 @@ from dare_bench import recipes
 A2D = "gsm8k bbh math mmlu mmlu-pro hellaswag humaneval mbpp"
 CODE = "humaneval humaneval.10 humaneval-plus humaneval-plus.10 mbpp mbpp.10 mbpp-plus mbpp-plus.10"
 INFILL = "humaneval-infill humaneval-infill.oracle santacoder-fim santacoder-fim.oracle"
+V2 = "humaneval humaneval-plus mbpp mbpp-plus gsm8k math ifeval mmlu gpqa"
+TRADO = "math500.static math500.dynamic aime24.static aime24.dynamic gsm8k.static gsm8k.dynamic"
+D3LLM = "gsm8k math mbpp humaneval long-gsm8k"
 TABLES = [
     ("qwen3-0.6b-diffusion-mdlm", A2D, "29.3 26.7 8.7 40.0 17.3 42.1 30.5 29.2"),
     ("qwen3-0.6b-diffusion-bd3lm", A2D, "46.3 26.6 12.9 39.1 13.8 39.3 46.3 38.2"),
@@ -18,6 +21,16 @@ TABLES = [
     ("open-dcoder-0.5b", INFILL, "32.5 77.4 29.6 56.4"),
     ("illada-8b-base", "mmlu bbh arc-c hellaswag gsm8k math humaneval mbpp", "74.8 71.3 60.8 76.6 81.9 38.4 50.0 57.8"),
     ("illada-8b-instruct", "mmlu mmlu-pro mmlu-redux", "71.6 52.3 76.4"),
+    ("fast-dllm-v2-1.5b", V2, "43.9 40.2 50.0 41.3 62.0 38.1 47.0 55.1 27.7"),
+    ("fast-dllm-v2-7b", V2, "63.4 58.5 63.0 52.3 83.7 61.6 61.4 66.6 31.9"),
+    ("trado-4b-instruct", TRADO, "75.6 71.8 8.3 10.3 91.2 90.3"),
+    ("trado-8b-instruct", TRADO, "78.5 75.5 13.3 11.0 92.3 91.2"),
+    ("trado-8b-thinking", "math500 aime24 gsm8k", "87.4 35.5 94.2"),
+    ("dream-coder-7b-instruct", "humaneval mbpp evalplus livecodebench", "82.9 79.6 73.1 21.4"),
+    ("diffucoder-7b-cpgrpo", "humaneval mbpp evalplus livecodebench", "73.2 78.6 67.9 10.3"),
+    ("d3llm-llada", D3LLM, "74.02 32.76 42.0 39.8 78.32"),
+    ("d3llm-dream", D3LLM, "83.47 39.38 58.8 58.86 81.2"),
+    ("llada2.2-flash", "swe-bench-verified tau2-bench gpqa olympiadbench", "49.28 80.33 48.67 74.48"),
 ]
 
 

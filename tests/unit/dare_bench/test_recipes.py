@@ -9,6 +9,7 @@ import sys
 from pathlib import Path
 
 import a2d_checkpoints
+import golden
 import illada_folder
 import jsonschema
 import open_dcoder_folder
@@ -40,6 +41,7 @@ COLUMNS = (
     "llada2.1-mini",
 )
 TINY = {"llada_moe": "tiny-llada", "llada2.1": "tiny-llada2"}
+GOLDEN = {"fast_dllm_v2": "fast_dllm_v2", "llada2.2": "llada22"}
 MADE = {  # families without a bundled checkpoint
     "a2d_mdlm": a2d_checkpoints.made,
     "a2d_bd3lm": a2d_checkpoints.made,
@@ -108,10 +110,14 @@ def tiny_specs(tmp_path_factory):
 
     def of(name):
         if name not in opened:
-            ids = {"mask_id": a2d_checkpoints.MASK} if name.startswith("a2d") else {}
-            made, named = MADE.get(name), {"family": name} if name in MADE else {}
-            folder = TINY.get(name, f"tiny-{name}") if made is None else made(tmp_path_factory.mktemp(name) / "model")
-            model = load(folder, device="cpu", dtype="float32", **named, **ids)
+            if name in GOLDEN:
+                model = golden.model(GOLDEN[name])
+            elif name in MADE:
+                ids = {"mask_id": a2d_checkpoints.MASK} if name.startswith("a2d") else {}
+                folder = MADE[name](tmp_path_factory.mktemp(name) / "model")
+                model = load(folder, device="cpu", dtype="float32", family=name, **ids)
+            else:
+                model = load(TINY.get(name, f"tiny-{name}"), device="cpu", dtype="float32")
             opened[name] = (registry().get("family", name).load(), model.spec)
         return opened[name]
 

@@ -15,10 +15,10 @@ import torch
 from dare_bench.errors import DareError, DecodingError, brief
 from dare_bench.model_adapters.backbone import DiffusionNetwork, Plan
 from dare_bench.model_adapters.encoding import as_id, check_length, encode_prompt, logits_tokens
+from dare_bench.model_adapters.replay.published import Stream
 from dare_bench.model_adapters.sampling.drafts import IDLE, IDLE_TOKENS
 from dare_bench.model_adapters.sampling.frames import Frames
 from dare_bench.model_adapters.sampling.loop import denoise
-from dare_bench.model_adapters.sampling.published import Stream
 from dare_bench.model_adapters.sampling.sampler import Sampler
 from dare_bench.model_adapters.sampling.state import RowState
 from dare_bench.model_adapters.sampling.stopping import StoppingPolicy, response_text, through_eos
@@ -136,7 +136,7 @@ class NativeModel(ScoredModel):
             spec.open_id,
             tag=request,
             tokenizer=self.tokenizer,
-            stream=Stream(request.seed) if sampler.reference.replay else None,
+            stream=Stream(request.seed) if sampler.replays else None,
             given=start.given,
             start_step=start.step,
             start_forward=start.forward,

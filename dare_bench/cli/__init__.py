@@ -35,7 +35,7 @@ from dare_bench.version import __version__
 
 app = typer.Typer(
     name="dare-bench",
-    cls=words.Group,
+    cls=words.Commands,
     epilog="Example: dare-bench eval --model tiny-llada --tasks dare_sudoku --limit 20",
     help="Evaluate and train diffusion language models: exact samplers, explicit settings, resumable runs.",
     no_args_is_help=True,

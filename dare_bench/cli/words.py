@@ -32,7 +32,7 @@ class Command(TyperCommand):
                 formatter.write_dl(records)
 
 
-class Group(TyperGroup):
+class Commands(TyperGroup):
     """The commands under headings, those that belong to none at the end."""
 
     def format_commands(self, ctx: Any, formatter: Any) -> None:

@@ -22,7 +22,7 @@ from dare_bench.sweeps.sweep_spec import SweepSpec
 Kind = Literal["train", "eval", "board"]
 BOARD = "board"
 LONGEST = 120
-"""Maximum length of one part of a name in characters; longer ones are cut and end in a hash."""
+"""Maximum length of one part of a name in characters; longer ones have a hash in place of their middle."""
 _NO_IDENTITY = frozenset(
     {"limit", "samples", "max_rows", "log_samples", "data_dir", "include_path", "device", "unsafe_no_sandbox", "tasks",
      "recipe"}
@@ -125,13 +125,14 @@ def eval_name(evaluation: PlannedEvaluation) -> str:
 
 
 def label(parts: Sequence[str | None], settings: Mapping[str, Any]) -> str:
-    """The parts and ``name=value`` joined by hyphens, as one part of a path of at most ``LONGEST`` characters. If text
-    is cut or characters are replaced by others than ASCII, a hash follows."""
+    """The parts and ``name=value`` joined by hyphens, as one part of a path of at most ``LONGEST`` characters. If
+    text is cut or characters are replaced by others than ASCII, it has a hash."""
     text = "-".join([*map(str, parts), *(f"{name}={_value(value)}" for name, value in settings.items())])
     clean = re.sub(r"[^A-Za-z0-9._=+]+", "-", text).strip("-._")
     if len(clean) <= LONGEST and clean and text.isascii():
         return clean
-    return f"{clean[: LONGEST - 9].rstrip('-._')}-{fingerprint.digest(text, 8)}".lstrip("-")
+    begin, end = clean[: LONGEST - 40].rstrip("-._"), clean[LONGEST - 40 :][-30:].lstrip("-._")
+    return "-".join(part for part in (begin, fingerprint.digest(text, 8), end) if part)
 
 
 def _value(value: Any) -> str:

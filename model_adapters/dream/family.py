@@ -14,8 +14,8 @@ from dare_bench.model_adapters.dream.estimators import DreamEstimator
 from dare_bench.model_adapters.dream.network import DreamModel
 from dare_bench.model_adapters.family import Family, SamplerFields
 from dare_bench.model_adapters.fields import Count, NaturalNumber, Probability, TopP, divides, divisors, steps_fit
+from dare_bench.model_adapters.replay.published import PublishedTies
 from dare_bench.model_adapters.sampling.attention import CACHES, AttentionPolicy
-from dare_bench.model_adapters.sampling.published import PublishedTies
 from dare_bench.model_adapters.sampling.reference import CountRule, ReferencePolicy
 from dare_bench.model_adapters.sampling.sampler import Sampler
 from dare_bench.model_adapters.sampling.scores import RankBy

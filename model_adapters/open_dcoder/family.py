@@ -17,8 +17,8 @@ from dare_bench.model_adapters.chatml import CHAT_TEMPLATE
 from dare_bench.model_adapters.family import Family, SamplerFields, SpecialIds
 from dare_bench.model_adapters.fields import Count, NaturalNumber, TopP
 from dare_bench.model_adapters.open_dcoder.network import OpenDCoderModel
+from dare_bench.model_adapters.replay.published import PublishedTies
 from dare_bench.model_adapters.sampling.attention import AttentionPolicy
-from dare_bench.model_adapters.sampling.published import PublishedTies
 from dare_bench.model_adapters.sampling.reference import NoiseRule, ReferencePolicy
 from dare_bench.model_adapters.sampling.sampler import Sampler
 from dare_bench.model_adapters.sampling.scores import SCORES, DrawnOrder, PositionScore

@@ -157,7 +157,7 @@ class ActiveRows:
         if self.replayed or (self.followed and self.device.pack is None):
             self.sync()
             for row in self.rows:
-                if row.sampler.replays:
+                if row.stream is not None:
                     row.stream.mark()
         self.read = None
         if self.device.pack is not None:
@@ -205,7 +205,7 @@ class ActiveRows:
             self.packer.abandoned(self.device.pack)
             self.device.pack = None
             for row in self.rows:
-                if row.sampler.replays:
+                if row.stream is not None:
                     row.stream.back()
 
     def ended(self) -> list[int]:

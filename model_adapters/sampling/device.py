@@ -17,7 +17,6 @@ from dare_bench.model_adapters.sampling.decide import DecisionGroup
 from dare_bench.model_adapters.sampling.draws import COUNTER
 from dare_bench.model_adapters.sampling.guidance import guided_where
 from dare_bench.model_adapters.sampling.packing import Candidates, Pack
-from dare_bench.model_adapters.sampling.published import Drawn
 from dare_bench.model_adapters.sampling.records import Decision, Positions
 from dare_bench.model_adapters.sampling.sampler import Sampler
 from dare_bench.model_adapters.sampling.state import RowState
@@ -150,7 +149,9 @@ class DeviceState:
             at, logits = (positions, logits_NV) if at_N is None else (positions.only(at_N), logits_NV[at_N])
             if sampler.logits_rule is not None:
                 logits = sampler.logits_rule.changed(logits, at, self.canvas_T, self.rows)
-            draws = Drawn.of(sampler, at, self.rows, logits.shape[1]) if sampler.replays else COUNTER
+            streams = (row.stream for row in self.rows if row.sampler.decision == sampler.decision)
+            stream = next(streams, None) if sampler.replays else None
+            draws = COUNTER if stream is None else stream.draws(sampler, at, self.rows, logits.shape[1])
             return DecisionGroup(sampler, logits, at, draws, at_N, memories)
 
         if len(self.kinds) == 1:

@@ -1,10 +1,13 @@
 """Where random numbers come from: a function of the row's key, the forward and the position, so that a row's do not
-depend on other rows. ``published.Drawn`` replays those of published code instead.
+depend on other rows. A :class:`Replay` injects those of published code instead.
 
 Shape letters: N open positions, V vocabulary.
 """
 
 from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, Protocol
 
 import torch
 from torch import Tensor
@@ -38,6 +41,27 @@ class Draws:
 
 
 COUNTER = Draws()
+
+
+class Replay(Protocol):
+    """The random numbers of published code for one row (``replay.published.Stream``)."""
+
+    def mark(self) -> None:
+        """Before a forward, which may fail: see :meth:`back`."""
+
+    def back(self) -> None:
+        """The forward failed: its random numbers come again."""
+
+    def draws(self, sampler: Any, positions: Positions, rows: Sequence[Any], vocab: int) -> Draws:
+        """What is drawn in a forward for the rows that ``sampler`` decides, of all ``rows``."""
+        ...
+
+    def leave_block(self, row: Any, vocab: int, forwards: int) -> None:
+        """Draw for forwards that the published code makes in a finished block."""
+
+    def canvas(self, row: Any, vocab: int) -> Tensor:
+        """Random tokens for the next forward of a row, by column of the block."""
+        ...
 
 
 def inverse_cdf(logits_NV: Tensor, uniform_N: Tensor) -> tuple[Tensor, Tensor]:

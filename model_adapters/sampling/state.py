@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 from dare_bench.model_adapters.sampling.attention import CachePolicy
+from dare_bench.model_adapters.sampling.draws import Replay
 from dare_bench.model_adapters.sampling.pages import RowPages
 from dare_bench.model_adapters.sampling.reference import Ledger
 from dare_bench.model_adapters.sampling.sampler import Sampler
@@ -34,8 +35,8 @@ class RowState:
     """Any value that the caller wants back with the finished row."""
     tokenizer: Any = None
     """Needed only to stop early at stop strings."""
-    stream: Any = None
-    """The published code's random numbers (``published.Stream``), where they are replayed."""
+    stream: Replay | None = None
+    """The published code's random numbers, where they are replayed."""
     given: Sequence[int] | None = None
     start_step: int = 0
     start_forward: int = 0
@@ -253,7 +254,7 @@ class RowState:
         sampler = self.sampler
         planned = sampler.strategy.planned(sampler.block_length)
         skipped = self.ledger.leave_block(self.step, planned, sampler.attention.cache.late_exit)
-        if sampler.replays:
+        if self.stream is not None:
             if skipped > 0:
                 self.step, self.opened = max(self.step, 1), True
             self.stream.leave_block(self, vocab, skipped)

@@ -36,7 +36,7 @@ def with_noise(
     row_N, current_N = candidates.row_N, tokens_T[candidates.at_N]
     noise_N = (uniform(key_R[row_N], Draw.CANVAS, forward_R[row_N], candidates.position_N) * vocab).long()
     for i, row in enumerate(rows):
-        if row.sampler.replays:
+        if row.stream is not None:
             mine = (row_N == i).nonzero()[:, 0]
             places = candidates.column_N[mine] - begin_R[i]
             noise_N[mine] = row.stream.canvas(row, vocab)[places.cpu()].to(noise_N.device)

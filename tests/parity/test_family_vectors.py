@@ -10,8 +10,8 @@ from decisions import open_positions
 from dare_bench.diffusion.plan import Cached, Plan
 from dare_bench.model_adapters.backbone.cache import KVStore
 from dare_bench.model_adapters.backbone.moe import route
+from dare_bench.model_adapters.replay.published import Drawn
 from dare_bench.model_adapters.sampling.draws import COUNTER
-from dare_bench.model_adapters.sampling.published import Drawn
 from dare_bench.model_adapters.sampling.scores import SCORES
 from dare_bench.model_adapters.sampling.strategies.quota import even_schedule
 from dare_bench.model_adapters.sampling.tokens import TokenPolicy, propose

@@ -8,7 +8,7 @@ import torch
 from decisions import open_positions
 
 from dare_bench.diffusion.likelihood import draw
-from dare_bench.model_adapters.sampling.published import gumbel_argmax
+from dare_bench.model_adapters.replay.published import gumbel_argmax
 from dare_bench.model_adapters.sampling.ranking import rank
 from dare_bench.model_adapters.sampling.strategies.factor import Factor
 from dare_bench.model_adapters.sampling.strategies.quota import Quota, even_schedule

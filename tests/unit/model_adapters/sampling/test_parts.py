@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 
 from dare_bench.diffusion.rng import Draw, uniform
 from dare_bench.model_adapters.fast_dllm_v2.sub_blocks import SubBlocks
+from dare_bench.model_adapters.replay.published import topk_choice
 from dare_bench.model_adapters.sampling.draws import inverse_cdf
-from dare_bench.model_adapters.sampling.published import topk_choice
 from dare_bench.model_adapters.sampling.ranking import rank
 from dare_bench.model_adapters.sampling.scores import SCORES
 from dare_bench.model_adapters.sampling.stopping import (

@@ -56,6 +56,18 @@ class Stream:
             self._noise = self._canvas(row, vocab)
         return noise
 
+    def draws(self, sampler: Sampler, positions: Positions, rows: Sequence[RowState], vocab: int) -> Drawn:
+        """Drawn from each row's stream, one row at a time. All rows of this ``Sampler.decision`` draw, also those
+        without open positions, as in the published code."""
+        active = positions.row_N.unique_consecutive().tolist()
+        idle = [i for i, row in enumerate(rows) if row.sampler.decision == sampler.decision and i not in active]
+        streams = [(rows[i], rows[i].stream, int(positions.quota_R[i])) for i in [*active, *idle]]
+        noise = [stream.draw(row, vocab, due) for row, stream, due in streams if isinstance(stream, Stream)]
+        device = positions.row_N.device
+        parts = ([part for part in side if part is not None] for side in zip(*noise[: len(active)], strict=True))
+        tokens, orders = (torch.cat(some).to(device) if some else None for some in parts) if active else (None, None)
+        return Drawn(sampler.reference.noise, tokens, orders)
+
     def leave_block(self, row: RowState, vocab: int, forwards: int) -> None:
         """Draw for forwards that the published code makes in a finished block."""
         for _ in range(forwards):
@@ -81,18 +93,6 @@ class Drawn(Draws):
     rule: NoiseRule
     noise_NV: Tensor | None
     order_N: Tensor | None
-
-    @classmethod
-    def of(cls, sampler: Sampler, positions: Positions, rows: Sequence[RowState], vocab: int) -> Drawn:
-        """Drawn from each row's stream, one row at a time. All rows of this ``Sampler.decision`` draw, also those
-        without open positions, as in the published code."""
-        active = positions.row_N.unique_consecutive().tolist()
-        idle = [i for i, row in enumerate(rows) if row.sampler.decision == sampler.decision and i not in active]
-        noise = [rows[i].stream.draw(rows[i], vocab, int(positions.quota_R[i])) for i in [*active, *idle]]
-        device = positions.row_N.device
-        parts = ([part for part in side if part is not None] for side in zip(*noise[: len(active)], strict=True))
-        tokens, orders = (torch.cat(some).to(device) if some else None for some in parts) if active else (None, None)
-        return cls(sampler.reference.noise, tokens, orders)
 
     def tokens(
         self, logits_NV: Tensor, kept_NV: Tensor, temperature: float, positions: Positions, cut: slice

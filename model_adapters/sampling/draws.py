@@ -1,5 +1,5 @@
 """Where random numbers come from: a function of the row's key, the forward and the position, so that a row's do not
-depend on other rows. A :class:`Replay` injects those of published code instead.
+depend on other rows. A :class:`ReplayedDraws` injects those of published code instead.
 
 Shape letters: N open positions, V vocabulary.
 """
@@ -43,7 +43,7 @@ class Draws:
 COUNTER = Draws()
 
 
-class Replay(Protocol):
+class ReplayedDraws(Protocol):
     """The random numbers of published code for one row (``replay.published.Stream``)."""
 
     def mark(self) -> None:

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from dare_bench.model_adapters.sampling.attention import CachePolicy
-from dare_bench.model_adapters.sampling.draws import Replay
+from dare_bench.model_adapters.sampling.draws import ReplayedDraws
 from dare_bench.model_adapters.sampling.pages import RowPages
 from dare_bench.model_adapters.sampling.reference import Ledger
 from dare_bench.model_adapters.sampling.sampler import Sampler
@@ -35,7 +35,7 @@ class RowState:
     """Any value that the caller wants back with the finished row."""
     tokenizer: Any = None
     """Needed only to stop early at stop strings."""
-    stream: Replay | None = None
+    stream: ReplayedDraws | None = None
     """The published code's random numbers, where they are replayed."""
     given: Sequence[int] | None = None
     start_step: int = 0

@@ -15,9 +15,9 @@ import torch
 from dare_bench.errors import DareError, DecodingError, brief
 from dare_bench.model_adapters.backbone import DiffusionNetwork, Plan
 from dare_bench.model_adapters.encoding import as_id, check_length, encode_prompt, logits_tokens
+from dare_bench.model_adapters.frames import Frames
 from dare_bench.model_adapters.replay.published import Stream
 from dare_bench.model_adapters.sampling.drafts import IDLE, IDLE_TOKENS
-from dare_bench.model_adapters.sampling.frames import Frames
 from dare_bench.model_adapters.sampling.loop import denoise
 from dare_bench.model_adapters.sampling.sampler import Sampler
 from dare_bench.model_adapters.sampling.state import RowState

@@ -25,11 +25,11 @@ from dare_bench.model_adapters.backbone.quantized import quantize as quantize_ma
 from dare_bench.model_adapters.checkpoint import check_files, compare, folder_shapes, read_object
 from dare_bench.model_adapters.configs import describing
 from dare_bench.model_adapters.encoding import open_tokenizer
+from dare_bench.model_adapters.frames import CudaGraphs, Frames
 from dare_bench.model_adapters.load_arguments import adapter_folder, check_ids, given_ids, pick_device, pick_dtype
 from dare_bench.model_adapters.native import NativeModel
 from dare_bench.model_adapters.placement import AUTO, main_device, memory_limits, place, plan
 from dare_bench.model_adapters.qwen_tokenizer import name_mask
-from dare_bench.model_adapters.sampling.frames import CudaGraphs, Frames
 from dare_bench.model_adapters.weights import from_folder, is_unused
 from dare_bench.types import ModelSpec, OpeningSettings
 

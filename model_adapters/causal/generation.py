@@ -29,11 +29,11 @@ from transformers import (
 )
 
 from dare_bench.diffusion.rng import Draw, uniform
+from dare_bench.errors import ModelOutputError
 from dare_bench.model_adapters.causal.fields import CausalFields
 from dare_bench.model_adapters.sampling.draws import inverse_cdf
 from dare_bench.model_adapters.sampling.nudges import against_others
 from dare_bench.model_adapters.sampling.stopping import first_stop, response_text, stop_is_final, through_eos
-from dare_bench.model_adapters.sampling.tokens import check_finite
 from dare_bench.types import TIE, Generation, LoopStats, Request
 
 FinishReason = Literal["length", "eos", "stop"]
@@ -219,3 +219,13 @@ class _Following(StoppingCriteria):  # type: ignore[misc, unused-ignore]
                 self.rows[i].add(tokens[i], self.tokenizer)
                 self.rows[i].seconds = time.perf_counter() - self.begin
         return torch.tensor([row.finish is not None for row in self.rows], device=input_ids.device)
+
+
+def check_finite(best_N: Tensor) -> None:
+    """Raise ModelOutputError unless the largest logits are finite; a NaN in a row makes its maximum NaN."""
+    if not bool(torch.isfinite(best_N).all()):
+        bad = best_N[~torch.isfinite(best_N)][0].item()
+        raise ModelOutputError(
+            f"the network gave {bad} as its largest logit at {int((~torch.isfinite(best_N)).sum())} position(s); "
+            "logits must be finite: check the weights (dare-bench validate) and the dtype"
+        )

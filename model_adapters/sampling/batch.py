@@ -149,7 +149,7 @@ class ActiveRows:
         return pad(value_R, (0, self.slots - len(value_R)))
 
     def _next_look(self) -> int:
-        """Turns after which the host looks which blocks are finished; at once, if positions are listed on the host."""
+        """Forwards after which the host looks which blocks are finished; one, if it lists the open positions."""
         return 1 if self.sizes is None else -(-min(row.least_forwards() for row in self.rows) // (1 + self.drafts))
 
     def pack(self) -> None:

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from itertools import chain
-from typing import Any
+from typing import Any, Protocol
 
 import torch
 
@@ -17,13 +17,23 @@ from dare_bench.model_adapters.sampling.buckets import Sizes
 from dare_bench.model_adapters.sampling.decide import joined
 from dare_bench.model_adapters.sampling.device import DeviceState, out_of_memory
 from dare_bench.model_adapters.sampling.drafts import affordable
-from dare_bench.model_adapters.sampling.frames import Frames
 from dare_bench.model_adapters.sampling.pages import PagePool
 from dare_bench.model_adapters.sampling.records import Decision, Positions
 from dare_bench.model_adapters.sampling.state import RowState
 from dare_bench.types import LoopStats
 
 FIRST_SLOTS = 1024
+Result = tuple[Positions, Decision]
+
+
+class Compiled(Protocol):
+    """Computes steps of few shapes as compiled graphs (``model_adapters/frames.py``)."""
+
+    sizes: Sizes
+
+    def step(self, step: Callable[[DeviceState, Any], Result], state: DeviceState, network: Any) -> Result:
+        """As ``step(state, network)``."""
+        ...
 
 
 def denoise(
@@ -35,7 +45,7 @@ def denoise(
     max_rows: int,
     device: torch.device,
     stats: LoopStats,
-    frames: Frames | None = None,
+    frames: Compiled | None = None,
 ) -> Iterator[RowState]:
     """Run rows to their end; yields each as it finishes.
 
@@ -58,7 +68,7 @@ def new_cache(network: Any, device: torch.device) -> tuple[KVStore, PagePool]:
     return store, PagePool(FIRST_SLOTS, store.grow)
 
 
-def step(device: DeviceState, network: Any) -> tuple[Positions, Decision]:
+def step(device: DeviceState, network: Any) -> Result:
     """One forward of all rows, and what it writes. With static shapes this waits for nothing, and takes and changes
     tensors of ``device`` alone. Nothing is written unless forward and decision succeed."""
     logits_NV, positions = device.forward(network)
@@ -86,7 +96,7 @@ class _Loop:
     slots: int
     device: torch.device
     stats: LoopStats
-    frames: Frames | None
+    frames: Compiled | None
     active: list[RowState] = field(default_factory=list)
     waiting: list[RowState] = field(default_factory=list)
     batch: ActiveRows | None = None

@@ -189,7 +189,7 @@ class RowState:
         return self.forward - self.start_forward
 
     def least_forwards(self) -> int:
-        """Turns before which the row neither leaves its block nor ends, unless a forward changes nothing."""
+        """Forwards before which the row neither leaves its block nor ends, unless a forward changes nothing."""
         sampler = self.sampler
         in_block = sampler.stopping.stop_in_block or sampler.reference.count == "carry" or sampler.replays
         if self.end_forward is not None or in_block or self.cache.follows_canvas:

@@ -14,7 +14,6 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from dare_bench.errors import ModelOutputError
 from dare_bench.model_adapters.sampling.draws import COUNTER, Draws
 from dare_bench.model_adapters.sampling.filters import keep
 from dare_bench.model_adapters.sampling.nudges import Nudge
@@ -134,13 +133,3 @@ def _without(logits_NV: Tensor, ids: Sequence[int]) -> Tensor:
     for token in ids:  # a list of them as an index would be copied to the device in each forward
         logits_NV[:, token].fill_(float("-inf"))
     return logits_NV
-
-
-def check_finite(best_N: Tensor) -> None:
-    """Raise ModelOutputError unless the largest logits are finite; a NaN in a row makes its maximum NaN."""
-    if not bool(torch.isfinite(best_N).all()):
-        bad = best_N[~torch.isfinite(best_N)][0].item()
-        raise ModelOutputError(
-            f"the network gave {bad} as its largest logit at {int((~torch.isfinite(best_N)).sum())} position(s); "
-            "logits must be finite: check the weights (dare-bench validate) and the dtype"
-        )

@@ -16,9 +16,9 @@ from models import Tokens, generate, native_model
 from timing import alternate, options
 
 from dare_bench.model_adapters.backbone.attention import BACKENDS
+from dare_bench.model_adapters.frames import Frames, compiled
 from dare_bench.model_adapters.llada import FAMILY, LLaDAConfig, LLaDAModelLM
 from dare_bench.model_adapters.native import NativeModel
-from dare_bench.model_adapters.sampling.frames import Frames, compiled
 from dare_bench.types import ModelSpec
 
 VOCAB, MASK = 4096, 4095

@@ -13,8 +13,8 @@ from graph_stand_in import RecordedGraphs
 
 import dare_bench
 from dare_bench.errors import DecodingError, PromptError, UsageError
+from dare_bench.model_adapters.frames import Frames
 from dare_bench.model_adapters.sampling import loop
-from dare_bench.model_adapters.sampling.frames import Frames
 from dare_bench.model_adapters.sampling.strategies.quota import linear_schedule
 
 CALM = {"early_stop": False, "text_after_eos": "keep"}

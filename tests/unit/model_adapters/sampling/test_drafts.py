@@ -15,9 +15,9 @@ from sampler_ways import prompts
 
 from dare_bench.errors import DareError
 from dare_bench.model_adapters.backbone.attention import BACKENDS
+from dare_bench.model_adapters.frames import Frames, compiled
 from dare_bench.model_adapters.sampling import drafts
 from dare_bench.model_adapters.sampling.device import DeviceState
-from dare_bench.model_adapters.sampling.frames import Frames, compiled
 from dare_bench.types import LoopStats, Request
 
 REFUSED = {

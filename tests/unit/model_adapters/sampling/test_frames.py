@@ -14,8 +14,8 @@ from sampler_ways import prompts
 
 from dare_bench import load
 from dare_bench.model_adapters.backbone.attention import BACKENDS
+from dare_bench.model_adapters.frames import Frames, StepFrame, compiled
 from dare_bench.model_adapters.sampling import nudges
-from dare_bench.model_adapters.sampling.frames import Frames, StepFrame, compiled
 from dare_bench.types import Request
 
 CASES = [(family, way) for family, ways in WAYS.items() for way in ways]

@@ -1,4 +1,4 @@
-"""Turns of one shape as one compiled graph, which CUDA replays as a whole.
+"""Steps of one shape as one compiled graph, which CUDA replays as a whole.
 
 A frame holds all tensors that a forward reads and changes; a pack of its shape is copied into them. What else a forward
 depends on is the key of the frame. So each shape is compiled once, and its graph finds its input at the same place.

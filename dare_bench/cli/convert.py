@@ -30,5 +30,8 @@ def convert(
     if to not in targets:
         raise UsageError(f"--to {to}: not known; allowed: {', '.join(sorted(targets))}")
     mask = targets[to].load().convert(locate(checkpoint), Path(output))
-    echo_error(f"the mask token is id {mask}; train it before use")
+    echo_error(
+        f"the mask token is id {mask}; train it before use: dare-bench train sft --model {output} "
+        "--family a2d_mdlm (or a2d_bd3lm) --data FILE"
+    )
     echo(output)

@@ -146,6 +146,8 @@ def generate(**options: Any) -> None:
         _open(fields, ways), ways, seed or 0, chat or template, html, json,
         [] if system is None else [{"role": "system", "content": system}],
     )  # fmt: skip
+    if conversation.template and not conversation.model.loaded.capabilities.messages:
+        conversation.model.loaded.encode([{"role": "user", "content": "a"}])  # refused without a chat template
     for text in texts:
         try:
             conversation.ask(text)

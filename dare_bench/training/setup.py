@@ -106,7 +106,8 @@ def refuse_untrainable(checkpoint: Path, family: str | None) -> Registration:
     if not entry.about.get("trains", True):
         raise UsageError(
             f"{checkpoint} is of the family {entry.name!r}, which no method trains: all methods here train masked "
-            "diffusion models; give a checkpoint of such a family (dare-bench ls models)"
+            "diffusion models; give a checkpoint of such a family (dare-bench ls models), or make one of a Qwen2, "
+            "Qwen3 or Llama (dare-bench convert)"
         )
     return entry
 

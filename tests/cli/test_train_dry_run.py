@@ -114,7 +114,7 @@ def test_what_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
     unknown = ("sft", "--model", "tiny-lada", "--task", "dare_sudoku", "--dry-run")
     assert "no checkpoint 'tiny-lada'" in refused(capsys, *unknown)
     typo = ("sft", "--model", "GSAI-ML/LLaDA-8B-Instruc", "--task", "dare_sudoku", "--dry-run")
-    assert "closest: GSAI-ML/LLaDA-8B-Instruct" in refused(capsys, *typo)
+    assert "closest: GSAI-ML/LLaDA-8B-Instruct" in refused(capsys, *typo, code=1)
 
 
 def test_rewards_and_paths_that_the_training_would_refuse_are_refused(capsys: pytest.CaptureFixture[str]) -> None:

@@ -28,7 +28,7 @@ def toy(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> ToyModel:
     """``--model toy`` opens a torch-free model; the test stands in an empty folder."""
     model = ToyModel()
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr("dare_bench.engine.opener.Opener._model", lambda self, spec: model)
+    monkeypatch.setattr("dare_bench.engine.opener.Opener.model", lambda self, spec: model)
     monkeypatch.setattr("dare_bench.engine.opener.Opener.content", lambda self, spec: "toy content")
     return model
 

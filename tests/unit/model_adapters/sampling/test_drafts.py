@@ -76,7 +76,7 @@ def test_forwards_are_saved_in_every_family():
 def test_what_cannot_be_drafted_is_refused(family, way):
     with pytest.raises(DareError, match=r"draft_steps=2: .*; use draft_steps=0"):
         golden.model(family).generate(prompts(family)[:1], draft_steps=2, **WAYS[family][way])
-    with pytest.raises(DareError, match="draft_steps=1: rng='reference' draws"):
+    with pytest.raises(DareError, match="draft_steps=1: random numbers of rng='reference' are drawn"):
         golden.model("llada").generate([[5, 6]], gen_length=4, temperature=1.0, rng="reference", draft_steps=1)
 
 

@@ -87,7 +87,7 @@ class NativeModel(ScoredModel):
             spec = self.family.with_ids(self.spec, decoding)
             sampler = self.family.sampler(decoding, spec)
             if sampler.draft_steps and not IDLE_TOKENS.get(self.device.type, IDLE):
-                log.warning("draft_steps=%d has no effect on a CPU, where computation limits a forward", sampler.draft_steps)
+                log.warning("draft_steps=%d has no effect on a CPU: computing limits its forwards", sampler.draft_steps)
             self._samplers[key] = spec, sampler
         return self._samplers[key]
 

@@ -21,7 +21,6 @@ class Renoise(EntropyBound):
 
     name = "renoise"
     source = "DiffusionGemma, transformers models/diffusion_gemma/generation_diffusion_gemma.py"
-    parallel = True
     edits = True
 
     steps: int = Field(ge=1)

@@ -41,7 +41,6 @@ class Levenshtein(Strategy):
 
     name = "levenshtein"
     source = "LLaDA2.2 generate, as in FLX-OSS/FluxServe decoders/levenshtein.py"
-    parallel = True
     edits = True
 
     steps: int = Field(ge=1)

@@ -37,8 +37,6 @@ class Strategy(BaseModel):
     """Where the strategy is published."""
     until_full: ClassVar[bool] = True
     """Does a block end when it has no mask left, rather than at the end of its schedule?"""
-    parallel: ClassVar[bool] = False
-    """Does the number of positions that a forward writes depend on the model's confidence?"""
     edits: ClassVar[bool] = False
     """Are the written tokens of the block open, too?"""
     remasks: ClassVar[bool] = False

@@ -26,7 +26,6 @@ class Dynamic(Strategy):
 
     name = "dynamic"
     source = "SDAR, JetAstra/SDAR generate.py, low_confidence_dynamic; LLaDA2 generate"
-    parallel = True
 
     threshold: float = Field(ge=0, le=1)
 

@@ -21,7 +21,6 @@ class Edit(Strategy):
 
     name = "edit"
     source = "LLaDA2.1 generate"
-    parallel = True
     edits = True
 
     threshold: float = Field(ge=0, le=1)

@@ -22,7 +22,6 @@ class Factor(Strategy):
 
     name = "factor"
     source = "Fast-dLLM, arXiv 2505.22618, get_transfer_index_dynamic"
-    parallel = True
 
     factor: float = Field(gt=0)
     rank_by: RankBy = "confidence"

@@ -18,7 +18,6 @@ class Threshold(Strategy):
 
     name = "threshold"
     source = "Fast-dLLM, arXiv 2505.22618, get_transfer_index"
-    parallel = True
 
     threshold: float = Field(ge=0, le=1)
     rank_by: RankBy = "confidence"

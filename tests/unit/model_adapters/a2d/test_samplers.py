@@ -14,7 +14,7 @@ from graph_stand_in import RecordedGraphs
 import dare_bench
 from dare_bench.errors import DecodingError, PromptError, UsageError
 from dare_bench.model_adapters.frames import Frames
-from dare_bench.model_adapters.sampling import loop
+from dare_bench.model_adapters.sampling import drafts, loop
 from dare_bench.model_adapters.sampling.strategies.quota import linear_schedule
 
 CALM = {"early_stop": False, "text_after_eos": "keep"}
@@ -189,12 +189,14 @@ def test_batches_draws_and_backends_change_nothing(folder: Path, family: str, at
 
 @pytest.mark.parametrize("attention", ["sdpa", "padded"])
 @pytest.mark.parametrize("family", ["a2d_mdlm", "a2d_bd3lm"])
-def test_drafts_change_nothing(folder: Path, family: str, attention: str) -> None:
+def test_drafts_change_nothing(folder: Path, family: str, attention: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(drafts.IDLE_TOKENS, "cpu", 1 << 40)
     several, model = prompts(8, 9, 3, 14), opened(folder, family, attention=attention, pad_id=5)
     for fields in ({}, {"right_shift_logits": True}, {"cfg_scale": 1.0}):
         settings = {"gen_length": 14, "block_length": 4, "steps": 14, "max_rows": 3, **fields, **CALM}
-        wanted = [a.tokens for a in model.generate(several, **settings)]
-        assert [a.tokens for a in model.generate(several, draft_steps=2, **settings)] == wanted
+        stepwise, drafted = (model.generate(several, draft_steps=count, **settings) for count in (0, 2))
+        assert [a.tokens for a in drafted] == [a.tokens for a in stepwise]
+        assert sum(a.nfe for a in drafted) < sum(a.nfe for a in stepwise)
 
 
 @pytest.mark.parametrize("fields", [{}, {"right_shift_logits": True}, {"cfg_scale": 1.0}], ids=str)

@@ -5,7 +5,7 @@ Shape letters: T packed tokens, R rows, S steps of a block.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import torch
@@ -21,7 +21,6 @@ from dare_bench.model_adapters.sampling.packing import Packer
 from dare_bench.model_adapters.sampling.pages import PagePool
 from dare_bench.model_adapters.sampling.recorder import Recorder
 from dare_bench.model_adapters.sampling.records import Decision, Positions
-from dare_bench.model_adapters.sampling.sampler import Sampler
 from dare_bench.model_adapters.sampling.state import RowState
 from dare_bench.model_adapters.sampling.ties import NearTies, first_end
 from dare_bench.model_adapters.sampling.upload import upload
@@ -30,7 +29,7 @@ from dare_bench.model_adapters.sampling.upload import upload
 class ActiveRows:
     """The active rows on the host, and their canvases and counters on the device (``device``). The rows are fixed: a
     new object is built when a row enters or leaves. The input of a forward is a :class:`Pack`, rebuilt whenever a
-    window moves. Each row stands there in one state, or in ``1 + drafts``, one after another."""
+    window moves. With drafts, each table on the device holds all rows in a first state, then in a second, and so on."""
 
     def __init__(
         self,
@@ -43,47 +42,44 @@ class ActiveRows:
         drafts: int = 0,
     ) -> None:
         self.rows = rows = sorted(rows, key=lambda row: len(row.canvas))
-        self.drafts, self.states = drafts, [state for row in rows for state in row.states(drafts)]
         samplers = [row.sampler for row in rows]
         kinds = list({sampler.decision: sampler for sampler in samplers}.values())
-        self.at, self.lengths = device, [len(state.canvas) for state in self.states]
+        self.at, self.lengths, self.states = device, [len(row.canvas) for row in rows], 1 + drafts
         self.replayed = any(sampler.replays for sampler in samplers)
         noised = any(sampler.uniform_noise for sampler in samplers)
         fixed = all(kind.strategy.static and kind.logits_rule is None for kind in kinds)
         static = fixed and not self.replayed and not noised
         self.sizes = sizes if static else None
         """If packs are filled with null rows and tokens."""
-        self.slots = self._grown("rows", len(rows)) * (1 + drafts)
-        """Rows of the tables on the device; the last ones are null rows."""
+        self.slots, self.canvas = self._grown("rows", len(rows)), self._grown("canvas", sum(self.lengths))
+        """Rows and tokens of a state in the tables on the device; the last ones are null."""
+        number = {sampler.decision: i for i, sampler in enumerate(kinds)}
+        self.kinds = [number[sampler.decision] for sampler in samplers]
         self.device = DeviceState(
             kinds,
             mask_id,
-            **self._tables(kinds),
+            **self._tables(),
             static=self.sizes is not None,
-            rows=self.states,
+            rows=rows * self.states,
             noised=noised,
         )
-        self.packer = Packer(self.states, device, store, pool, self._kinds(kinds), self.slots, self.sizes)
+        self.packer = Packer(rows, device, store, pool, self.kinds, self.slots, self.canvas, self.states, self.sizes)
         self.tokens_done = 0
-        self.recorder = Recorder.of(rows, 1 + drafts)
-        self.stopped_in_block = [i for i, s in enumerate(samplers) if s.stopping.stop_in_block and s.stopping.eos_ids]
+        self.recorder = Recorder.of(rows, self.slots)
+        self.seen: Sequence[Tensor] = [row.canvas for row in rows]
+        """The canvases when the host has last looked."""
         self.followed = any(row.cache.follows_canvas for row in rows)
         self.look_in = 0  # forwards until the host looks; 0: to be computed
         self.read: dict[str, Tensor] | None = None
         """What the host has read of the device since the last forward."""
 
-    def _kinds(self, kinds: list[Sampler]) -> list[int]:
-        """By row, the number of its sampler among ``kinds``."""
-        number = {sampler.decision: i for i, sampler in enumerate(kinds)}
-        return [number[row.sampler.decision] for row in self.states]
-
-    def _tables(self, kinds: list[Sampler]) -> dict[str, Any]:
+    def _tables(self) -> dict[str, Any]:
         """What :class:`DeviceState` holds, by name."""
-        rows = self.states
+        rows = self.rows
         samplers = [row.sampler for row in rows]
         tables: dict[str, Any] = {
             "canvas_T": self._along([row.canvas for row in rows]),
-            "kind_R": self._by_row(self._kinds(kinds)),
+            "kind_R": self._by_row(self.kinds),
             "key_R": self._by_row(row.key for row in rows),
             "forward_R": self._by_row(row.forward for row in rows),
             "deterministic_R": self._by_row((not sampler.draws for sampler in samplers), torch.bool),
@@ -97,7 +93,7 @@ class ActiveRows:
             tables["score_T"] = self._along(scores, float("inf"))
         recorded = any(sampler.record_near_tie for sampler in samplers)
         ties = self._tie_tables() if recorded else {}
-        drafts = Drafts.tables(self.rows, self.drafts, tables["canvas_T"], self.slots) if self.drafts else {}
+        drafts = Drafts.tables(rows, self.states, self.slots, tables["canvas_T"]) if self.states > 1 else {}
         parts = {"ties": ties, "drafts": drafts}
         named = {f"{of}.{name}": x for of, part in parts.items() for name, x in part.items()}
         moved: dict[str, Any] = upload({**tables, **named}, self.at)
@@ -105,13 +101,15 @@ class ActiveRows:
         if ties:
             moved["ties"] = NearTies(eos_ids, **{name: moved.pop(f"ties.{name}") for name in ties})
         if drafts:
-            moved["drafts"] = Drafts(eos_ids, **{name: moved.pop(f"drafts.{name}") for name in drafts})
+            moved["drafts"] = Drafts(self.states, eos_ids, **{name: moved.pop(f"drafts.{name}") for name in drafts})
         return moved
 
     def _block_tables(self) -> dict[str, Tensor]:
         """What is new when a row enters a block, on the host."""
-        rows = self.states
+        rows = self.rows
         width = self._grown("schedule", max(len(row.schedule) for row in rows) + 1)
+        going_R = self._by_row((True for _ in rows), torch.bool)
+        going_R[self.slots :] = False  # nothing is drafted
         schedule_RS = torch.zeros((self.slots, width), dtype=torch.long)  # nothing is due after a schedule's end
         for i, row in enumerate(rows):
             schedule_RS[i, : len(row.schedule)] = torch.tensor(row.schedule, dtype=torch.long)
@@ -120,24 +118,23 @@ class ActiveRows:
             "post_steps_R": self._by_row(row.post_steps for row in rows),
             "begin_R": self._by_row(row.begin for row in rows),
             "limit_R": self._by_row(row.limit for row in rows),
-            "going_R": self._by_row((row.drafted or not row.depth for row in rows), torch.bool),
-            "schedule_RS": schedule_RS,
+            "going_R": going_R,
+            "schedule_RS": schedule_RS.repeat(self.states, 1),
         }
 
     def _tie_tables(self) -> dict[str, Tensor]:
-        samplers = [row.sampler for row in self.states]
+        samplers = [row.sampler for row in self.rows]
         cut = (not s.strategy.edits and (s.stopping.early_stop or s.stopping.cut_at_eos) for s in samplers)
-        ends = (first_end(row.canvas[len(row.prompt) :].tolist(), row.sampler.stopping.eos_ids) for row in self.states)
+        ends = (first_end(row.canvas[len(row.prompt) :].tolist(), row.sampler.stopping.eos_ids) for row in self.rows)
         return {
-            "near_R": self._by_row((row.near_tie and not row.depth for row in self.states), torch.bool),
+            "near_R": self._by_row((row.near_tie for row in self.rows), torch.bool),
             "cut_R": self._by_row(cut, torch.bool),
             "end_R": self._by_row(ends),
         }
 
     def _along(self, parts: list[Tensor], fill: float = 0) -> Tensor:
         """Tensors of the rows beside their canvases, then ``fill`` for null tokens: [T]."""
-        x_T = torch.cat(parts)
-        return pad(x_T, (0, self._grown("canvas", len(x_T)) - len(x_T)), value=fill)
+        return pad(torch.cat(parts), (0, self.canvas - sum(self.lengths)), value=fill).repeat(self.states)
 
     def _grown(self, name: str, size: int) -> int:
         """A size with room for at least one null entry, if they are used."""
@@ -146,11 +143,11 @@ class ActiveRows:
     def _by_row(self, values: Iterable[float], dtype: torch.dtype = torch.long) -> Tensor:
         """A value for each row, then zeros for the null rows: [R]."""
         value_R = torch.tensor(list(values), dtype=dtype)
-        return pad(value_R, (0, self.slots - len(value_R)))
+        return pad(value_R, (0, self.slots - len(value_R))).repeat(self.states)
 
     def _next_look(self) -> int:
         """Forwards after which the host looks which blocks are finished; one, if it lists the open positions."""
-        return 1 if self.sizes is None else -(-min(row.least_forwards() for row in self.rows) // (1 + self.drafts))
+        return 1 if self.sizes is None else -(-min(row.least_forwards() for row in self.rows) // self.states)
 
     def pack(self) -> None:
         """Before a forward: pack the rows, if their windows have moved."""
@@ -174,12 +171,12 @@ class ActiveRows:
         if self.recorder is not None:
             self.recorder.observe(self.device, positions, decision)
         self.packer.committed(pack)
-        if pack.fresh or not all(state.drafted for state in self.states if state.depth):
+        if pack.fresh or not pack.whole:
             self.device.pack = None
-            for state in self.states:  # windows of cached blocks depend on whether a row is at its first forward
-                state.opened, state.drafted = True, state.depth > 0
+            for row in self.rows:  # windows of cached blocks depend on whether a row is at its first forward
+                row.opened = True
 
-    def look(self, positions: Positions, decision: Decision) -> list[int]:
+    def look(self) -> list[int]:
         """The rows whose block is finished, if it is time to look: this waits for the device.
 
         Raises:
@@ -189,15 +186,27 @@ class ActiveRows:
         if self.look_in > 0:
             return []
         self.look_in = 1
-        self.read = self.device.read()
+        self.read = self.device.read(sum(self.lengths))
         if not self.read["finite"]:
             raise ModelOutputError(
                 "the network gave NaN or infinite logits; logits must be finite: check the weights (dare-bench "
                 "validate) and the dtype"
             )
-        going = self.read["going_R"].tolist()[: len(self.states) : 1 + self.drafts]
-        done = [i for i, goes_on in enumerate(going) if not goes_on]
-        return sorted({*done, *self._stopped(positions, decision)}) if self.stopped_in_block else done
+        before, self.seen = self.seen, self.read["canvas_T"].split(self.lengths)
+        states = enumerate(
+            zip(self.rows, self.read["going_R"].tolist(), before, self.seen, strict=False)
+        )  # no null rows
+        return [i for i, (row, going, *seen) in states if not going or self._stopped(row, *seen)]
+
+    def _stopped(self, row: RowState, before_L: Tensor, now_L: Tensor) -> bool:
+        """Does the block hold an EOS without masks before it, which the last forward has written (LLaDA2 generate,
+        eos_early_stop) or, with ``stop_when_filled``, an earlier one (Fast-dLLM v2 generate)?"""
+        stopping, block = row.sampler.stopping, slice(row.first_response, row.stop)
+        if not stopping.stop_in_block:
+            return False
+        is_end_n = torch.isin(now_L[block], torch.tensor(stopping.eos_ids, dtype=torch.long))
+        new_n = is_end_n if stopping.stop_when_filled else is_end_n & (now_L != before_L)[block]
+        return bool(new_n.any()) and self.device.mask_id not in now_L[block][: int(is_end_n.long().argmax())]
 
     def abandon(self) -> None:
         """The forward failed: its pack is built again."""
@@ -213,40 +222,20 @@ class ActiveRows:
         rows."""
         forwards = [row.forward for row in self.rows]
         if self.read is not None:
-            forwards = self.read["forward_R"].tolist()[:: 1 + self.drafts]
+            forwards = self.read["forward_R"].tolist()
         rows = enumerate(zip(self.rows, forwards, strict=False))  # then null rows
         return [i for i, (row, forward) in rows if row.end_forward is not None and forward >= row.end_forward]
 
-    def _stopped(self, positions: Positions, decision: Decision) -> list[int]:
-        """Rows with an EOS without masks before it, which this forward has written (LLaDA2 generate, eos_early_stop)
-        or, with ``stop_when_filled``, an earlier one (Fast-dLLM v2 generate)."""
-        stopped = []
-        assert self.read is not None
-        canvases, states = self.read["canvas_T"].split(self.lengths), 1 + self.drafts
-        for i in self.stopped_in_block:
-            row, last = self.rows[i], i * states
-            if self.drafts:  # the state whose decision was the last one; none before it has written an EOS
-                last += sum(self.read["made_R"].tolist()[last : last + states]) - 1
-            eos_ids = set(row.sampler.stopping.eos_ids)
-            new = decision.token_N[decision.written_N & (positions.row_N == last)].tolist()
-            block = canvases[i * states][row.first_response : row.stop].tolist()
-            end = next((k for k, token in enumerate(block) if token in eos_ids), None)
-            is_new = row.sampler.stopping.stop_when_filled or eos_ids.intersection(new)
-            if end is not None and is_new and self.device.mask_id not in block[:end]:
-                stopped.append(i)
-        return stopped
-
     def sync(self) -> None:
         """Copy canvases and counters to the rows."""
-        device, count = self.device, len(self.states)
-        read = device.read() if self.read is None else self.read
+        device = self.device
+        read = device.read(sum(self.lengths)) if self.read is None else self.read
         self.read, canvases = None, read["canvas_T"].split(self.lengths)
-        counters = (read[name].tolist()[:count] for name in ("going_R", "step_R", "forward_R", "post_steps_R"))
-        for row, canvas, going, *counts in zip(self.states, canvases, *counters, strict=True):
+        counters = (read[name].tolist() for name in ("step_R", "forward_R", "post_steps_R"))
+        for row, canvas, *counts in zip(self.rows, canvases, *counters, strict=False):  # then null rows
             row.canvas, (row.step, row.forward, row.post_steps) = canvas, counts
-            row.drafted = bool(going) and row.depth > 0
         if device.ties is not None:
-            for row, near in zip(self.states, read["near_R"].tolist(), strict=False):  # then null rows
+            for row, near in zip(self.rows, read["near_R"].tolist(), strict=False):
                 row.near_tie = bool(near)
         if device.drafts is not None:
             for row, saved in zip(self.rows, read["saved_F"].tolist(), strict=False):
@@ -258,13 +247,18 @@ class ActiveRows:
         if device.soft is not None:
             device.soft.sync(self.rows)
 
-    def enter_blocks(self) -> None:
+    def enter_blocks(self, moved: Sequence[int]) -> None:
         """Rows have moved to other blocks since :meth:`sync`."""
-        self.states[:] = [state for row in self.rows for state in row.states(self.drafts)]
-        for name, table in upload(self._block_tables(), self.at).items():
-            setattr(self.device, name, table)
-        if self.device.drafts is not None:
-            self.device.drafts.drafted_R[: len(self.states)] = torch.tensor([s.drafted for s in self.states]).to(
-                self.at
-            )
-        self.device.pack, self.look_in, self.device.soft = None, 0, None
+        device, tables = self.device, self._block_tables()
+        moved_R = self._by_row((i in moved for i in range(len(self.rows))), torch.bool)
+        tables = upload({**tables, "moved_R": moved_R}, self.at)
+        moved_R = tables.pop("moved_R")
+        if device.drafts is not None:  # those of the other rows are kept
+            old_RS = device.schedule_RS
+            device.schedule_RS = pad(old_RS, (0, tables["schedule_RS"].shape[1] - old_RS.shape[1]))
+            device.drafts.drafted_R &= ~moved_R
+            is_moved = {name: moved_R.view(-1, *[1] * (x.dim() - 1)) for name, x in tables.items()}
+            tables = {name: torch.where(is_moved[name], x, getattr(device, name)) for name, x in tables.items()}
+        for name, table in tables.items():
+            setattr(device, name, table)
+        device.pack, self.look_in, device.soft = None, 0, None

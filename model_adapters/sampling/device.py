@@ -68,7 +68,8 @@ class DeviceState:
     """None: near ties are not recorded."""
     pack: Pack | None = None
     rows: list[RowState] = field(default_factory=list)
-    """For strategies, networks and replayed random numbers that need the rows on the host."""
+    """For strategies, networks and replayed random numbers that need the rows on the host; with drafts again for each
+    state."""
     noised: bool = False
     soft: SoftPredictions | None = None
     drafts: Any = None
@@ -183,15 +184,15 @@ class DeviceState:
         self.forward_R += self.going_R
         self.going_R &= ~done_R
 
-    def read(self) -> dict[str, Tensor]:
-        """What the host reads, by name, in one copy; a copy in any case, since a frame's tensors serve other rows
-        later."""
+    def read(self, tokens: int) -> dict[str, Tensor]:
+        """What the host reads, by name, in one copy: of the first state of rows, whose canvases have so many tokens. A
+        copy in any case, since a frame's tensors serve other rows later."""
         names = ("finite", "going_R", "step_R", "forward_R", "post_steps_R", "canvas_T")
         tables = {name: getattr(self, name).reshape(-1) for name in names}
+        tables["canvas_T"] = self.canvas_T[:tokens]
         if self.drafts is not None:
-            tables |= {"made_R": self.drafts.made_R, "saved_F": self.drafts.saved_F}
+            tables["saved_F"] = self.drafts.saved_F
         if self.ties is not None:
             tables["near_R"] = self.ties.near_R
-        tables["canvas_T"] = self.canvas_T[: sum(len(row.canvas) for row in self.rows)]
         read = torch.cat([x.long() for x in tables.values()]).cpu()
         return dict(zip(tables, read.split([len(x) for x in tables.values()]), strict=True))

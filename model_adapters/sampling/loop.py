@@ -126,12 +126,12 @@ class _Loop:
             else:
                 positions, decision = self.frames.step(step, batch.device, self.network)
             batch.observe(positions, decision)
-            finished = batch.look(positions, decision)
+            finished = batch.look()
         except BaseException as error:
             batch.abandon()
             if not out_of_memory(error):
                 raise
-            if len(self.active) > 1 or batch.drafts:
+            if len(self.active) > 1 or batch.states > 1:
                 return None
             raise MemoryLimitError(
                 f"one row of {len(self.active[0].canvas)} tokens does not fit into memory on {self.device}; "
@@ -180,10 +180,10 @@ class _Loop:
         become free."""
         batch.sync()
         moved = [i for i in finished if batch.rows[i].next_block(self.vocab)]
-        if any(len(state.canvas) != length for state, length in zip(batch.states, batch.lengths, strict=True)):
+        if any(len(row.canvas) != length for row, length in zip(batch.rows, batch.lengths, strict=True)):
             self.batch = None
         elif moved:
-            batch.enter_blocks()
+            batch.enter_blocks(moved)
         ended = [batch.rows[i] for i in finished if i not in moved]
         for row in [batch.rows[i] for i in batch.ended()]:
             if row not in ended:
@@ -201,9 +201,7 @@ class _Loop:
         caches are recomputed, unless tokens were taken out of their blocks, whose borders the canvas no longer tells.
         """
         batch.sync()
-        for row in batch.rows:
-            row.drafts = []
-        if batch.drafts:  # without them there may be enough
+        if batch.states > 1:  # without drafts there may be enough
             self.drafting, self.batch = False, None
             return
         count, self.slots = len(batch.rows), max(1, len(batch.rows) // 2)

@@ -8,7 +8,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from itertools import accumulate
-from typing import Any
 
 import torch
 from torch import Tensor
@@ -53,15 +52,15 @@ class Candidates:
     width: int
     groups: list[Tensor]
 
-
-@dataclass(frozen=True)
-class First:
-    """The candidates of rows' first states, where rows stand in several: ``index_N`` among all candidates, of which
-    each state of the row has ``size_N``, one state after another."""
-
-    candidates: Candidates
-    index_N: Tensor
-    size_N: Tensor
+    def repeated(self, shift_DR: Tensor, canvas: int, slots: int) -> Candidates:
+        """The candidates of D states of the rows, one state after another. In the pack they are so much behind those of
+        the first state; each state has ``canvas`` tokens in the canvases, and ``slots`` rows in the tables."""
+        count, states = len(self.at_N), len(shift_DR)
+        state_N, shift_N = torch.arange(states).repeat_interleave(count), shift_DR[:, self.row_N].reshape(-1)
+        more = {".at_N": shift_N, ".source_N": shift_N, ".place_N": canvas * state_N, ".row_N": slots * state_N}
+        bare = replace(self, groups=[])
+        every = mapped(bare, (Candidates,), lambda of, x_N: x_N.repeat(states) + more.get(of, 0))
+        return replace(every, groups=[torch.cat([at_N + count * i for i in range(states)]) for at_N in self.groups])
 
 
 @dataclass(frozen=True, eq=False)
@@ -69,7 +68,9 @@ class Pack:
     """The tokens of a forward: ``index_T`` among the concatenated canvases (None: all, in order), at ``column_T``.
     ``fresh``: valid for one forward only, since a row writes to the cache or is at the first forward of a cached block.
     ``masks_outside_R``: masks of the block that are not in the pack, if windows follow the canvas. With guidance,
-    copies of the rows come behind them, and ``hidden_T`` is True at the prompts of these, which are shown as masks."""
+    copies of the rows come behind them, and ``hidden_T`` is True at the prompts of these, which are shown as masks.
+    With drafts, ``first`` are
+    the candidates of rows' first states; the others are packed if the block had a forward (``whole``: of all rows)."""
 
     plan: Plan
     index_T: Tensor | None
@@ -79,12 +80,14 @@ class Pack:
     masks_outside_R: Tensor | None
     hidden_T: Tensor | None
     commits: Sequence[Commit]
-    first: First | None
+    whole: bool
+    first: Candidates | None
 
 
 class Packer:
-    """Packs the rows of a batch for each forward; with drafts, ``rows`` are all states. ``kinds`` numbers the rows that
-    decide together. ``sizes``: fill packs with null tokens to these, with ``slots`` rows in all tables."""
+    """Packs the rows of a batch for each forward. ``kinds`` numbers the rows that decide together. ``sizes``: fill
+    packs with null tokens to these. Tables on the device have ``slots`` rows and ``canvas`` tokens of each of
+    ``states``."""
 
     def __init__(
         self,
@@ -94,9 +97,11 @@ class Packer:
         pool: PagePool | None,
         kinds: Sequence[int],
         slots: int,
+        canvas: int,
+        states: int,
         sizes: Sizes | None,
     ) -> None:
-        self.kinds, self.slots, self.sizes = kinds, slots, sizes
+        self.kinds, self.slots, self.canvas, self.states, self.sizes = kinds, slots, canvas, states, sizes
         self.rows, self.device = rows, device
         self.store, self.pool = store, pool
         *self.offsets, self.total = [0, *accumulate(len(row.canvas) for row in rows)]
@@ -105,71 +110,79 @@ class Packer:
 
     def pack(self) -> Pack:
         """The pack of the next forward, sorted by window length so that equal windows attend together."""
-        spans = [row.window() for row in self.rows]
-        packed = [i for i, row in enumerate(self.rows) if row.drafted or not row.depth]
-        order = sorted(packed, key=lambda i: (spans[i][1] - spans[i][0], len(self.rows[i].canvas)))
-        lengths = [spans[i][1] - spans[i][0] for i in order]
-        cached, commits = self._cached(order, spans)
-        plan = self._plan(order, spans, lengths, cached)
-        column_T = plan.positions()
-        place_T = column_T[: sum(lengths)] + _repeated([self.offsets[i] for i in order], lengths)
-        whole = len(place_T) == self.total and order == sorted(order) and self.sizes is None and not self.guided
-        candidates, hidden_T = self._candidates(order, spans, lengths), None
-        first = self._first(candidates) if len({row.depth for row in self.rows}) > 1 else None
+        rows, spans = self.rows, [row.window() for row in self.rows]
+        order = sorted(range(len(rows)), key=lambda i: (spans[i][1] - spans[i][0], len(rows[i].canvas)))
+        packed = [(0, i) for i in order]
+        packed += [(state, i) for state in range(1, self.states) for i in order if rows[i].opened]
+        number = [i for _, i in packed]
+        lengths = [spans[i][1] - spans[i][0] for i in number]
+        cached, commits = self._cached(number, spans)
+        plan = self._plan(number, spans, cached)
+        column_T, count = plan.positions(), sum(lengths)
+        place_T = column_T[:count]
+        place_T = place_T + _repeated([self.offsets[i] + self.canvas * state for state, i in packed], lengths)
+        in_order = count == self.canvas * self.states and order == sorted(order) and self.sizes is None
+        candidates, first, hidden_T = self._candidates(order, spans), None, None
         if self.sizes is not None:
-            candidates = self._filled(candidates, sum(lengths), self.sizes, "candidates")
+            candidates = self._filled(candidates, count, self.sizes)
+        if self.states > 1:
+            start = dict(zip(packed, accumulate(lengths, initial=0), strict=False))
+            shifts = [
+                [start.get((s, i), start[0, i]) - start[0, i] for i in range(len(rows))] for s in range(self.states)
+            ]
+            first = candidates
+            candidates = first.repeated(pad(torch.tensor(shifts), (0, self.slots - len(rows))), self.canvas, self.slots)
         if self.guided:
-            hidden_T = torch.cat([row.guide_hides for row in self.rows])[place_T]
-            hidden_T = pad(hidden_T, (len(place_T), plan.tokens - 2 * len(place_T)))
+            candidates = replace(candidates, copy_N=candidates.source_N + count)
+            hidden_T = torch.cat([row.guide_hides for row in rows])[place_T % self.canvas]
+            hidden_T = pad(hidden_T, (count, plan.tokens - 2 * count))
             place_T = place_T.repeat(2)
         pack = Pack(
             plan,
-            None if whole else pad(place_T, (0, plan.tokens - len(place_T)), value=self.total),
+            None if in_order and not self.guided else pad(place_T, (0, plan.tokens - len(place_T)), value=self.total),
             column_T,
             candidates,
             fresh=cached is not None and (not cached.steady or self.followed),
             masks_outside_R=self._masks_outside(spans) if self.followed else None,
             hidden_T=hidden_T,
             commits=commits,
+            whole=len(packed) == self.states * len(rows),
             first=first,
         )
         return pack if self.device.type == "cpu" else _uploaded(pack, self.device)
 
-    def _plan(self, order: Sequence[int], spans: Sequence[tuple[int, int]], lengths: list[int], cached: Any) -> Plan:
+    def _plan(self, order: Sequence[int], spans: Sequence[tuple[int, int]], cached: Cached | None) -> Plan:
         """The rows, with guidance their copies, then null rows that no other row attends to, if packs are filled."""
-        sampler, starts = self.rows[0].sampler, tuple(spans[i][0] for i in order)
-        length, phases = sampler.block_length, None
-        if sampler.attention.from_prompt:
-            phases = tuple((spans[i][0] - self.rows[i].begin) % length for i in order) * (2 if self.guided else 1)
-        if self.guided:
-            cached = _without_reads(cached, len(lengths))
-            lengths, starts = [*lengths, *lengths], (*starts, *starts)
-        if sampler.attention.clean_prefix:
-            clean = tuple(self.rows[i].begin - spans[i][0] for i in order)
-            return Plan(tuple(lengths), starts=starts if any(starts) else None, cached=cached, clean=clean)
-        grid = length if sampler.attention.causal else None
-        if self.sizes is None:
-            return Plan(tuple(lengths), grid, starts=starts if any(starts) else None, cached=cached, phases=phases)
-        total, longest = sum(lengths), max(lengths)
-        missing = bucket(total, LEAST_TOKENS, steps=4 if total > MANY_TOKENS else 2) - total
-        whole, rest = divmod(missing, longest)
-        null = [longest] * whole + ([rest] if rest else [])
-        cached = _without_reads(cached, len(null))
-        most_cached = 0 if cached is None else max(len(slots) for slots in cached.slots)
-        filled = Filled(
-            rows=self.sizes.grown("plan rows", len(lengths) + len(null)),
-            length=bucket(longest, LEAST_ROW),
-            cached=self.sizes.grown("cached", most_cached) if most_cached else 0,
-        )
-        starts = (*starts, *[0] * len(null))
-        phases = None if phases is None else (*phases, *[0] * len(null))
+        sampler, copies = self.rows[0].sampler, 2 if self.guided else 1
+        attention, block, filled = sampler.attention, sampler.block_length, None
+        starts = [spans[i][0] for i in order] * copies
+        lengths = [spans[i][1] - spans[i][0] for i in order] * copies
+        phases = [(spans[i][0] - self.rows[i].begin) % block for i in order] * copies
+        if self.sizes is not None and not attention.clean_prefix:
+            total, longest = sum(lengths), max(lengths)
+            missing = bucket(total, LEAST_TOKENS, steps=4 if total > MANY_TOKENS else 2) - total
+            whole, rest = divmod(missing, longest)
+            null = [longest] * whole + ([rest] if rest else [])
+            most_cached = 0 if cached is None else max(len(slots) for slots in cached.slots)
+            filled = Filled(
+                rows=self.sizes.grown("plan rows", len(lengths) + len(null)),
+                length=bucket(longest, LEAST_ROW),
+                cached=self.sizes.grown("cached", most_cached) if most_cached else 0,
+            )
+            lengths, (starts, phases) = lengths + null, (x + [0] * len(null) for x in (starts, phases))
         return Plan(
-            (*lengths, *null), grid, starts=starts if any(starts) else None, cached=cached, filled=filled, phases=phases
+            tuple(lengths),
+            block if attention.causal and not attention.clean_prefix else None,
+            starts=tuple(starts) if any(starts) else None,
+            cached=_without_reads(cached, len(lengths) - len(order)),
+            clean=tuple(self.rows[i].begin - spans[i][0] for i in order) if attention.clean_prefix else None,
+            filled=filled,
+            phases=tuple(phases) if attention.from_prompt else None,
         )
 
-    def _candidates(self, order: Sequence[int], spans: Sequence[tuple[int, int]], lengths: Sequence[int]) -> Candidates:
+    def _candidates(self, order: Sequence[int], spans: Sequence[tuple[int, int]]) -> Candidates:
         """The candidates of each row, and what a forward has to know of them."""
-        rows = [self.rows[i] for i in order]
+        rows, lengths = [self.rows[i] for i in order], [spans[i][1] - spans[i][0] for i in order]
         column_N = torch.cat(parts := [row.candidates(*spans[i]) for i, row in zip(order, rows, strict=True)])
         counts, edits = [len(part) for part in parts], any(row.sampler.strategy.edits for row in rows)
         places = zip(order, rows, accumulate([0, *lengths]), accumulate([0, *counts]), strict=False)
@@ -185,7 +198,7 @@ class Packer:
         return Candidates(
             at_N=at_N,
             source_N=source_N,
-            copy_N=source_N + sum(lengths) if self.guided else None,
+            copy_N=None,
             place_N=column_N + offset_N,
             row_N=row_N,
             column_N=column_N,
@@ -203,23 +216,10 @@ class Packer:
         kind_N = torch.tensor(self.kinds)[row_N]
         return [(kind_N == kind).nonzero()[:, 0] for kind in range(max(self.kinds) + 1)]
 
-    def _first(self, candidates: Candidates) -> First:
-        """The candidates of rows' first states."""
-        index_N = (torch.tensor([row.depth for row in self.rows])[candidates.row_N] == 0).nonzero()[:, 0]
-        first = mapped(replace(candidates, groups=[]), (Candidates,), lambda _, x_N: x_N[index_N])
-        first = replace(first, groups=self._groups(first.row_N))
-        size_N = torch.bincount(first.row_N, minlength=len(self.rows))[first.row_N]
-        if self.sizes is not None:
-            first = self._filled(first, 1, self.sizes, "first")
-            missing = len(first.row_N) - len(index_N)
-            index_N, size_N = pad(index_N, (0, missing)), pad(size_N, (0, missing))
-        return First(first, index_N, size_N)
-
-    def _filled(self, candidates: Candidates, tokens: int, sizes: Sizes, name: str) -> Candidates:
+    def _filled(self, candidates: Candidates, tokens: int, sizes: Sizes) -> Candidates:
         """With candidates that are never open, of the last null row, at the last of the rows' ``tokens`` tokens."""
-        missing = sizes.grown(name, len(candidates.at_N)) - len(candidates.at_N)
+        missing = sizes.grown("candidates", len(candidates.at_N)) - len(candidates.at_N)
         null = {".at_N": tokens - 1, ".source_N": tokens - 1, ".place_N": self.total, ".row_N": self.slots - 1}
-        null[".copy_N"] = 2 * tokens - 1
         groups, bare = candidates.groups, replace(candidates, groups=[])
         filled = mapped(bare, (Candidates,), lambda of, x_N: pad(x_N, (0, missing), value=null.get(of, 0)))
         return replace(filled, groups=groups, width=sizes.grown("width", candidates.width))
@@ -293,7 +293,7 @@ class Packer:
 
 def _uploaded(pack: Pack, device: torch.device) -> Pack:
     """A pack with its tensors on the device, by one copy."""
-    plan, kinds = pack.plan, (Pack, Candidates, First, Cached)
+    plan, kinds = pack.plan, (Pack, Candidates, Cached)
     record = [pack, plan.cached]
     host, tables = tensors_of(record, kinds), plan.tables()
     there = upload({**host, **tables}, device)

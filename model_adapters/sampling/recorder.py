@@ -21,44 +21,43 @@ from dare_bench.types import Event
 
 @dataclass(frozen=True)
 class Recorder:
-    """Observes forwards after the fact: leaves what is recorded with the rows, each of which has so many ``states``."""
+    """Observes forwards after the fact: leaves what is recorded with the rows, of which tables have ``slots``."""
 
     rows: Sequence[RowState]
-    states: int
+    slots: int
     traced: bool
     predicted: bool
     carried: bool
 
     @classmethod
-    def of(cls, rows: Sequence[RowState], states: int) -> Recorder | None:
+    def of(cls, rows: Sequence[RowState], slots: int) -> Recorder | None:
         traced = any(row.sampler.record_trajectory for row in rows)
         predicted = any(row.sampler.record_predictions for row in rows)
         carried = any(row.sampler.reference.count == "carry" for row in rows)
-        return cls(rows, states, traced, predicted, carried) if traced or predicted or carried else None
+        return cls(rows, slots, traced, predicted, carried) if traced or predicted or carried else None
 
     def observe(self, device: DeviceState, positions: Positions, decision: Decision) -> None:
         """After a forward whose decision is written."""
-        drafts = device.drafts
-        made = [True] * len(device.forward_R) if drafts is None else drafts.made_R.tolist()
+        last = [0] * self.slots if device.drafts is None else device.drafts.last_F.tolist()
         if self.predicted:
-            self._predict(device, positions, decision, made)
+            self._predict(device, positions, decision, last)
         if self.traced:
-            self._record(device, positions, decision, made)
+            self._record(device, positions, decision, last)
         if self.carried:
             self._count_rejected(device, positions.masks_left(decision).tolist())
 
-    def _predict(self, device: DeviceState, positions: Positions, decision: Decision, made: Sequence[bool]) -> None:
+    def _predict(self, device: DeviceState, positions: Positions, decision: Decision, last: Sequence[int]) -> None:
         """The responses that this forward predicts: every open mask takes its proposed token."""
         predicted_T = (device.canvas_T if device.drafts is None else device.drafts.decided_T).clone()
         predicted_T[positions.place_N] = torch.where(positions.masked_N, decision.token_N, positions.current_N)
-        lengths = [len(row.canvas) for row in self.rows for _ in range(self.states)]
-        canvases = predicted_T[: sum(lengths)].cpu().split(lengths)
-        for i, canvas in enumerate(canvases):
-            row = self.rows[i // self.states]
-            if row.sampler.record_predictions and made[i]:
-                row.predictions.append(row.response_in(canvas))
+        lengths = [len(row.canvas) for row in self.rows]
+        states = predicted_T.cpu().split(len(predicted_T) * self.slots // len(device.key_R))
+        for state, canvases in enumerate(states):
+            for i, (row, canvas) in enumerate(zip(self.rows, canvases[: sum(lengths)].split(lengths), strict=True)):
+                if row.sampler.record_predictions and state <= last[i]:
+                    row.predictions.append(row.response_in(canvas))
 
-    def _record(self, device: DeviceState, positions: Positions, decision: Decision, made: Sequence[bool]) -> None:
+    def _record(self, device: DeviceState, positions: Positions, decision: Decision, last: Sequence[int]) -> None:
         """The events of this forward."""
         where = decision.written_N & ((decision.token_N != device.mask_id) | ~positions.masked_N)
         rows, columns = positions.row_N[where].tolist(), positions.position_N[where].tolist()
@@ -67,8 +66,9 @@ class Recorder:
         # A row that writes has counted this forward.
         forwards = (device.forward_R - 1 if device.drafts is None else device.drafts.forward_R).tolist()
         for i, column, token, confidence, logprob in zip(rows, columns, *values, strict=True):
-            row = self.rows[i // self.states]
-            if row.sampler.record_trajectory and made[i]:
+            state, slot = divmod(i, self.slots)
+            row = self.rows[slot]
+            if row.sampler.record_trajectory and state <= last[slot]:
                 op: Literal["set", "remask"] = "remask" if token == device.mask_id else "set"
                 drawn = None if isnan(logprob) else logprob
                 row.events.append(Event(forwards[i], op, column, token, round(confidence, 6), drawn))

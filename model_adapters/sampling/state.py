@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
-from copy import copy
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -74,14 +73,6 @@ class RowState:
     cut: bool = False
     """Has ``end_forward`` ended the row before it was finished?"""
     started: float = field(default_factory=time.perf_counter)
-    drafts: list[RowState] = field(default_factory=list)
-    """Further states of the row in its block: see ``drafts.py``."""
-    row: RowState | None = None
-    """Whose draft this is, if it is one."""
-    depth: int = 0
-    """The number of a draft, from 1 on; 0: the row itself."""
-    drafted: bool = False
-    """Will the next forward verify this draft?"""
     saved: int = 0
     """Forwards that drafts have saved."""
     _candidates: tuple[tuple[int, int, int], Tensor] | None = None
@@ -93,17 +84,6 @@ class RowState:
         self.forward, self.ledger = self.start_forward, Ledger(self.sampler.reference.count)
         if self.sampler.strategy.remasks:
             self.scores = torch.full((len(self.canvas),), float("inf"), dtype=torch.float64)
-
-    def _draft(self, depth: int) -> RowState:
-        draft = copy(self)
-        draft.depth, draft.drafted, draft.drafts, draft.row = depth, False, [], self
-        return draft
-
-    def states(self, drafts: int) -> list[RowState]:
-        """The row and so many drafts."""
-        more = range(len(self.drafts), drafts)
-        self.drafts = [*self.drafts[:drafts], *(self._draft(i + 1) for i in more)]
-        return [self, *self.drafts]
 
     @property
     def begin(self) -> int:
@@ -175,8 +155,6 @@ class RowState:
     def candidates(self, low: int, high: int) -> Tensor:
         """Of the columns that a forward computes, those that may be open while the row is in its block, int64 [n]: no
         mask is added outside of the block."""
-        if self.row is not None:  # the states of a row have the same ones
-            return self.row.candidates(low, high)
         if self._candidates is None or self._candidates[0] != (self.block, low, high):
             column = torch.arange(max(low, self.low), min(high, self.stop))
             column = column[(column >= self.begin) | (self.canvas[column] == self.mask_id)]
@@ -223,7 +201,7 @@ class RowState:
                     return False
                 self._drop_unseen()
             self.block, self.step, self.post_steps, self.opened = self.block + 1, 0, 0, False
-            self.soft, self.drafts = None, []
+            self.soft = None
             if self.begin >= len(self.canvas):
                 return False
             masked = self.canvas == self.mask_id

@@ -16,6 +16,7 @@ from dare_bench.errors import DareError, DecodingError, brief
 from dare_bench.model_adapters.backbone import DiffusionNetwork, Plan
 from dare_bench.model_adapters.encoding import as_id, check_length, encode_prompt, logits_tokens
 from dare_bench.model_adapters.frames import Frames
+from dare_bench.model_adapters.replay.counts import published_forwards
 from dare_bench.model_adapters.replay.published import Stream
 from dare_bench.model_adapters.sampling.drafts import IDLE, IDLE_TOKENS
 from dare_bench.model_adapters.sampling.loop import denoise
@@ -203,7 +204,7 @@ class NativeModel(ScoredModel):
             tokens=tokens,
             text=text,
             nfe=(row.forwards - row.saved) * sampler.passes_per_forward,
-            reference_nfe=row.published_forwards,
+            reference_nfe=published_forwards(row),
             finish_reason="stop" if cut else "eos" if end is not None else "length",
             prompt_tokens=len(row.prompt),
             tokens_to_eos=len(tokens) if end is None else end,

@@ -17,6 +17,8 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
+from dare_bench.model_adapters.replay.counts import left_in_block
+from dare_bench.model_adapters.sampling.attention import PrefixCache
 from dare_bench.model_adapters.sampling.draws import Draws
 from dare_bench.model_adapters.sampling.records import Decision, Offer, Positions
 from dare_bench.model_adapters.sampling.reference import NoiseRule
@@ -68,8 +70,11 @@ class Stream:
         tokens, orders = (torch.cat(some).to(device) if some else None for some in parts) if active else (None, None)
         return Drawn(sampler.reference.noise, tokens, orders)
 
-    def leave_block(self, row: RowState, vocab: int, forwards: int) -> None:
-        """Draw for forwards that the published code makes in a finished block."""
+    def leave_block(self, row: RowState, vocab: int) -> None:
+        """Draw for the forwards that the published code makes in a finished block."""
+        forwards = left_in_block(row, row.step)
+        if forwards > 0:
+            row.step, row.opened = max(row.step, 1), True
         for _ in range(forwards):
             self.draw(row, vocab, 0)
         self._noise = None
@@ -143,7 +148,8 @@ def _gumbel(row: RowState, generator: torch.Generator, vocab: int, due: int) -> 
     column_n, length = row.open_columns() - low, high - low
     token = order = None
     if row.sampler.tokens.temperature > 0:
-        if row.sampler.attention.cache.draws_twice and row.opened:  # the first draw is not used
+        cache = row.sampler.attention.cache
+        if isinstance(cache, PrefixCache) and not cache.block_alone and row.opened:  # the first draw is not used
             torch.rand((1, length, vocab), dtype=torch.float64, generator=generator)
         token = torch.rand((1, length, vocab), dtype=torch.float64, generator=generator)[0][column_n]
     if row.sampler.strategy.score.random:

@@ -44,10 +44,6 @@ class CachePolicy:
     approximate: ClassVar[bool] = False
     block_alone: ClassVar[bool] = False
     """Do the later forwards of a block compute only the block?"""
-    draws_twice: ClassVar[bool] = False
-    """Does the published code draw its noise twice in later forwards of a block, using only the second?"""
-    late_exit: ClassVar[bool] = False
-    """Does the published code look only after a block's second forward whether the block is full?"""
     follows_canvas: ClassVar[bool] = False
     """Do windows depend on the written tokens, so that each forward has a pack of its own?"""
 
@@ -109,7 +105,7 @@ class PrefixCache(CachePolicy):
     """Fast-dLLM: the first forward of a block computes all columns and stores those before the block; later forwards
     compute from the block on."""
 
-    used = approximate = draws_twice = late_exit = True
+    used = approximate = True
 
     def window(self, row: Row) -> tuple[int, int]:
         return super().window(row) if not row.opened else (row.begin, len(row.canvas))
@@ -125,7 +121,7 @@ class DualCache(PrefixCache):
     """Fast-dLLM: like the prefix cache, but the columns after the block are stored too; later forwards compute only the
     block."""
 
-    draws_twice, block_alone = False, True
+    block_alone = True
 
     def window(self, row: Row) -> tuple[int, int]:
         return super().window(row) if not row.opened else (row.begin, row.stop)

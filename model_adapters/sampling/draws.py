@@ -56,8 +56,8 @@ class ReplayedDraws(Protocol):
         """What is drawn in a forward for the rows that ``sampler`` decides, of all ``rows``."""
         ...
 
-    def leave_block(self, row: Any, vocab: int, forwards: int) -> None:
-        """Draw for forwards that the published code makes in a finished block."""
+    def leave_block(self, row: Any, vocab: int) -> None:
+        """Draw for the forwards that the published code makes in a finished block."""
 
     def canvas(self, row: Any, vocab: int) -> Tensor:
         """Random tokens for the next forward of a row, by column of the block."""

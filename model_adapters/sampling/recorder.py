@@ -75,4 +75,5 @@ class Recorder:
 
     def _count_rejected(self, device: DeviceState, masks_R: Sequence[int]) -> None:
         for row, step, masks in zip(self.rows, device.step_R.tolist(), masks_R, strict=False):  # then null rows
-            row.ledger.reject(step, row.sampler.strategy.planned(row.sampler.block_length), masks)
+            if step == row.sampler.strategy.planned(row.sampler.block_length):
+                row.rejected += masks

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
@@ -25,38 +24,3 @@ class ReferencePolicy:
     replay: bool = False
     noise: NoiseRule = "gumbel"
     count: CountRule = "forwards"
-
-
-@dataclass
-class Ledger:
-    """Counts the forwards of the published sampler that are not made for a row here."""
-
-    rule: CountRule
-    blocks: int = 0
-    """Finished ones."""
-    extra: int = 0
-
-    def scheduled(self, schedule: Sequence[int], replays: bool) -> list[int]:
-        """The schedule without forwards that would write nothing: trailing ones, and the others too unless their random
-        numbers are replayed."""
-        last = max((i for i, due in enumerate(schedule) if due), default=-1)
-        due = list(schedule[: last + 1])
-        forwards = due if replays else [n for n in due if n]
-        if self.rule == "forwards":
-            self.extra += len(due) - len(forwards)
-        return forwards
-
-    def leave_block(self, step: int, planned: int, late_exit: bool) -> int:
-        """The forwards of the published sampler in a block that was finished after ``step`` ones: they change nothing.
-        Fast-dLLM checks whether the block is full only after a second forward (``late_exit``)."""
-        self.blocks += 1
-        if self.rule in ("schedule", "blocks"):
-            return planned - step
-        wasted = int(late_exit and step == 1 and planned > 1)
-        self.extra += wasted
-        return wasted
-
-    def reject(self, step: int, planned: int, masks: int) -> None:
-        """Fast-dLLM's Dream adds a forward for each position that its last scheduled step rejected."""
-        if self.rule == "carry":
-            self.extra += masks if step == planned else -int(step > planned)

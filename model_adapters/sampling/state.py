@@ -13,9 +13,7 @@ from torch import Tensor
 from dare_bench.model_adapters.sampling.attention import CachePolicy
 from dare_bench.model_adapters.sampling.draws import ReplayedDraws
 from dare_bench.model_adapters.sampling.pages import RowPages
-from dare_bench.model_adapters.sampling.reference import Ledger
 from dare_bench.model_adapters.sampling.sampler import Sampler
-from dare_bench.model_adapters.sampling.stopping import through_eos
 from dare_bench.types import Event
 
 
@@ -53,7 +51,12 @@ class RowState:
     """Has the block had its first forward here, which fills an approximate cache?"""
     post_steps: int = 0
     """Forwards so far on a block without masks (editing)."""
-    ledger: Ledger = field(init=False)
+    steps: list[int] = field(default_factory=list)
+    """The forwards of each finished block."""
+    left_out: int = 0
+    """Scheduled forwards that would have written nothing, and were not made."""
+    rejected: int = 0
+    """Masks that the last scheduled forwards of blocks have left, where published code adds forwards for them."""
     schedule: list[int] = field(default_factory=list)
     """Positions due in each forward of the block, as the strategy planned them."""
     dropped: list[tuple[int, int]] = field(default_factory=list)
@@ -81,7 +84,7 @@ class RowState:
         written = [*self.prompt, *(self.given or ())]
         masks = self.sampler.canvas_length(len(self.prompt)) - len(written)
         self.canvas = torch.tensor([*written, *[self.mask_id] * masks], dtype=torch.long)
-        self.forward, self.ledger = self.start_forward, Ledger(self.sampler.reference.count)
+        self.forward = self.start_forward
         if self.sampler.strategy.remasks:
             self.scores = torch.full((len(self.canvas),), float("inf"), dtype=torch.float64)
 
@@ -194,7 +197,9 @@ class RowState:
         sampler, p = self.sampler, len(self.prompt)
         while True:
             if self.block >= 0:
-                self._leave_block(vocab)
+                self.steps.append(self.step)
+                if self.stream is not None:
+                    self.stream.leave_block(self, vocab)
                 done = self.canvas[p : min(self.stop, p + sampler.gen_length)].tolist()
                 if sampler.stopping.is_final(done, self.mask_id, self.tokenizer):
                     self.stopped = True
@@ -212,7 +217,7 @@ class RowState:
                 self._go_on(masks, before)
                 return True
             schedule = sampler.strategy.schedule(masks, before, sampler.block_length)
-            self.schedule = self.ledger.scheduled(schedule, sampler.replays)
+            self.schedule = self._scheduled(schedule)
             if masks:
                 return True
 
@@ -226,39 +231,13 @@ class RowState:
         self.dropped += [(i - begin, int(self.canvas[i])) for i in gone.nonzero()[:, 0].tolist()]
         self.canvas, self.scores = self.canvas[~gone], None if self.scores is None else self.scores[~gone]
 
-    def _leave_block(self, vocab: int) -> None:
-        """The published sampler's forwards in a finished block are skipped; their random numbers are drawn and
-        discarded, so that a replayed stream stays aligned."""
-        sampler = self.sampler
-        planned = sampler.strategy.planned(sampler.block_length)
-        skipped = self.ledger.leave_block(self.step, planned, sampler.attention.cache.late_exit)
-        if self.stream is not None:
-            if skipped > 0:
-                self.step, self.opened = max(self.step, 1), True
-            self.stream.leave_block(self, vocab, skipped)
-
-    @property
-    def published_forwards(self) -> int:
-        """The forwards that the published sampler would have counted for this row; those made where it has no such
-        row."""
-        sampler, prompt, rule = self.sampler, len(self.prompt), self.ledger.rule
-        if self.given is not None or self.cut:  # no published sampler starts from a given canvas, or ends in the middle
-            forwards = self.forwards
-        elif rule == "schedule":
-            forwards = sampler.blocks(prompt) * sampler.strategy.planned(sampler.block_length)
-        elif rule == "blocks":
-            forwards = self.ledger.blocks * sampler.strategy.planned(sampler.block_length)
-        elif rule == "commit":
-            forwards = self.forward + self.ledger.blocks + int(prompt >= sampler.block_length)
-        elif rule == "prefix":
-            forwards = self.forward + self.ledger.blocks
-        elif rule == "commit_ahead":
-            prefill = prompt > sampler.block_length and prompt % sampler.block_length > 0
-            ended = through_eos(self.response(), sampler.stopping.eos_ids) is not None
-            forwards = self.forward + int(prefill) + int(not ended)
-        else:
-            forwards = self.forward + self.ledger.extra
-        return forwards * sampler.passes_per_forward
+    def _scheduled(self, schedule: Sequence[int]) -> list[int]:
+        """The schedule without forwards that would write nothing: trailing ones, and the others too unless their random
+        numbers are replayed."""
+        last = max((i for i, due in enumerate(schedule) if due), default=-1)
+        forwards = [due for due in schedule[: last + 1] if due or self.sampler.replays]
+        self.left_out += last + 1 - len(forwards)
+        return forwards
 
     def _go_on(self, masks: int, before: int) -> None:
         """Enter a block after its first ``start_step`` forwards. Steps of the schedule with nothing due are no
@@ -267,7 +246,7 @@ class RowState:
         done, self.start_step = self.start_step, 0
         due = [i for i, n in enumerate(strategy.schedule(self.stop - self.first_response, before, length)) if n]
         first = due[done - 1] + 1 if done <= len(due) else done
-        left = self.ledger.scheduled(strategy.schedule(masks, before, length, first), self.sampler.replays)
+        left = self._scheduled(strategy.schedule(masks, before, length, first))
         if due:
             left = left or [0]
             left[-1] += max(0, masks - sum(left))

@@ -11,7 +11,7 @@ from torch import Tensor
 from dare_bench.model_adapters.sampling.ranking import rank
 from dare_bench.model_adapters.sampling.records import Decision, Offer, Positions
 from dare_bench.model_adapters.sampling.strategies import Strategy
-from dare_bench.model_adapters.sampling.strategies.entropy_bound import EntropyBound
+from dare_bench.model_adapters.sampling.strategies.bounded import EntropyBound
 
 
 class Renoise(EntropyBound):

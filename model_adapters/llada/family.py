@@ -20,9 +20,8 @@ from dare_bench.model_adapters.sampling.reference import ReferencePolicy
 from dare_bench.model_adapters.sampling.sampler import Sampler
 from dare_bench.model_adapters.sampling.scores import RankBy
 from dare_bench.model_adapters.sampling.strategies import Strategy
-from dare_bench.model_adapters.sampling.strategies.factor import Factor
+from dare_bench.model_adapters.sampling.strategies.bounded import Factor, Threshold
 from dare_bench.model_adapters.sampling.strategies.quota import Quota
-from dare_bench.model_adapters.sampling.strategies.threshold import Threshold
 from dare_bench.model_adapters.sampling.tokens import TokenPolicy
 from dare_bench.types import ModelSpec
 

@@ -18,8 +18,7 @@ from dare_bench.model_adapters.sampling.attention import CACHES, AttentionPolicy
 from dare_bench.model_adapters.sampling.reference import ReferencePolicy
 from dare_bench.model_adapters.sampling.sampler import Sampler
 from dare_bench.model_adapters.sampling.strategies import Strategy
-from dare_bench.model_adapters.sampling.strategies.dynamic import Dynamic
-from dare_bench.model_adapters.sampling.strategies.entropy_bound import EntropyBound
+from dare_bench.model_adapters.sampling.strategies.bounded import Dynamic, EntropyBound
 from dare_bench.model_adapters.sampling.strategies.quota import BlockQuota
 from dare_bench.model_adapters.sampling.strategies.sequential import Sequential
 from dare_bench.model_adapters.sampling.tokens import TokenPolicy

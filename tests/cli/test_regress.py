@@ -29,7 +29,7 @@ from dare_bench.cli.guard import Stopped
 from dare_bench.diffusion.rng import Draw
 from dare_bench.loading import locate
 from dare_bench.model_adapters.sampling import device, packing, scores, state, strategies
-from dare_bench.model_adapters.sampling.strategies.dynamic import Dynamic
+from dare_bench.model_adapters.sampling.strategies.bounded import Dynamic
 from dare_bench.model_adapters.sampling.strategies.quota import Quota
 from dare_bench.runs.reader import Run
 

@@ -10,9 +10,8 @@ from decisions import open_positions
 from dare_bench.diffusion.likelihood import draw
 from dare_bench.model_adapters.replay.published import gumbel_argmax
 from dare_bench.model_adapters.sampling.ranking import rank
-from dare_bench.model_adapters.sampling.strategies.factor import Factor
+from dare_bench.model_adapters.sampling.strategies.bounded import Factor, Threshold
 from dare_bench.model_adapters.sampling.strategies.quota import Quota, even_schedule
-from dare_bench.model_adapters.sampling.strategies.threshold import Threshold
 
 SCORED = {c["name"]: c for c in golden.cases()["likelihood"]}
 UNITS = golden.cases()["units"]

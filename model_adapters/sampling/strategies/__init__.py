@@ -1,4 +1,4 @@
-"""Strategies: which open positions a forward writes, and when a block is finished. One file each.
+"""Strategies: which open positions a forward writes, and when a block is finished.
 
 A strategy is registered under the kind ``strategy`` (see ``dare_bench.registry``), by us in
 ``model_adapters/__init__.py`` and by third parties through the entry-point group ``dare_bench.plugins``; the decoding
@@ -47,8 +47,8 @@ class Strategy(BaseModel):
 
     @property
     def score(self) -> PositionScore:
-        """The score that ranks positions."""
-        return SCORES["confidence"]
+        """The score that ranks positions: confidence, or what a field ``rank_by`` says."""
+        return SCORES[getattr(self, "rank_by", "confidence")]
 
     @property
     def remembers(self) -> bool:

@@ -11,7 +11,7 @@ from torch import Tensor
 from dare_bench.model_adapters.sampling.ranking import Ranked, rank
 from dare_bench.model_adapters.sampling.records import Decision, Offer, Positions
 from dare_bench.model_adapters.sampling.strategies import Strategy
-from dare_bench.model_adapters.sampling.strategies.dynamic import take_above
+from dare_bench.model_adapters.sampling.strategies.bounded import take_above
 
 
 class Edit(Strategy):

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from dare_bench.model_adapters.sampling.ranking import Ranked
 from dare_bench.model_adapters.sampling.records import Positions
-from dare_bench.model_adapters.sampling.scores import SCORES, DrawnOrder, PositionScore, RankBy
+from dare_bench.model_adapters.sampling.scores import DrawnOrder, PositionScore, RankBy
 from dare_bench.model_adapters.sampling.strategies import Strategy
 
 
@@ -43,10 +43,6 @@ class Quota(Strategy):
     until_full = False
 
     rank_by: RankBy = "confidence"
-
-    @property
-    def score(self) -> PositionScore:
-        return SCORES[self.rank_by]
 
     def schedule(self, masks: int, before: int, length: int, first: int = 0) -> list[int]:
         return even_schedule(masks, max(1, self.planned(length) - first))
@@ -93,7 +89,7 @@ class TimeQuota(Quota):
 
     @property
     def score(self) -> PositionScore:
-        score = SCORES[self.rank_by]
+        score = super().score
         return DrawnOrder(score, self.order_temperature) if self.order_temperature > 0 else score
 
     def schedule(self, masks: int, before: int, length: int, first: int = 0) -> list[int]:

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from dare_bench.model_adapters.sampling import loop
 from dare_bench.model_adapters.sampling.pages import PagePool, RowPages, chain
 from dare_bench.model_adapters.sampling.ranking import rank
-from dare_bench.model_adapters.sampling.strategies.entropy_bound import EntropyBound
+from dare_bench.model_adapters.sampling.strategies.bounded import EntropyBound
 from dare_bench.model_adapters.sampling.tokens import propose
 from dare_bench.seeds import sample_key
 from dare_bench.types import LoopStats, Request

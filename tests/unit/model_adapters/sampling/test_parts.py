@@ -21,14 +21,11 @@ from dare_bench.model_adapters.sampling.stopping import (
     stop_is_final,
     through_eos,
 )
-from dare_bench.model_adapters.sampling.strategies.carry import Carry
-from dare_bench.model_adapters.sampling.strategies.dynamic import Dynamic
+from dare_bench.model_adapters.sampling.strategies.bounded import Carry, Dynamic, Factor, Threshold
 from dare_bench.model_adapters.sampling.strategies.edit import Edit
-from dare_bench.model_adapters.sampling.strategies.factor import Factor
 from dare_bench.model_adapters.sampling.strategies.quota import Quota, even_schedule
 from dare_bench.model_adapters.sampling.strategies.rcr import Rcr
 from dare_bench.model_adapters.sampling.strategies.sequential import Sequential
-from dare_bench.model_adapters.sampling.strategies.threshold import Threshold
 from dare_bench.model_adapters.sampling.tokens import TokenPolicy, propose
 
 

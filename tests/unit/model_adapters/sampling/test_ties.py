@@ -13,11 +13,9 @@ from dare_bench.errors import DecodingError
 from dare_bench.model_adapters.sampling import nudges, ties
 from dare_bench.model_adapters.sampling.decide import DecisionGroup
 from dare_bench.model_adapters.sampling.sampler import Sampler
-from dare_bench.model_adapters.sampling.strategies.dynamic import Dynamic
-from dare_bench.model_adapters.sampling.strategies.entropy_bound import EntropyBound
+from dare_bench.model_adapters.sampling.strategies.bounded import Dynamic, EntropyBound, Threshold
 from dare_bench.model_adapters.sampling.strategies.eoser import Eoser
 from dare_bench.model_adapters.sampling.strategies.quota import Quota
-from dare_bench.model_adapters.sampling.strategies.threshold import Threshold
 from dare_bench.model_adapters.sampling.tokens import TokenPolicy, propose
 from dare_bench.types import TIE
 

@@ -1,0 +1,126 @@
+"""The best positions that a bound accepts, at least one."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+from pydantic import Field
+from torch import Tensor
+
+from dare_bench.model_adapters.sampling.ranking import Ranked
+from dare_bench.model_adapters.sampling.records import Positions
+from dare_bench.model_adapters.sampling.scores import NegativeEntropy, PositionScore, RankBy
+from dare_bench.model_adapters.sampling.strategies import Strategy
+from dare_bench.model_adapters.sampling.strategies.quota import even_schedule
+
+
+class Threshold(Strategy):
+    """The best position always, the others where the score is at least ``threshold``, until the block is full
+    (Fast-dLLM; approximate)."""
+
+    name = "threshold"
+    source = "Fast-dLLM, arXiv 2505.22618, get_transfer_index"
+
+    threshold: float = Field(ge=0, le=1)
+    rank_by: RankBy = "confidence"
+
+    def count(self, ranked: Ranked, positions: Positions) -> Tensor:
+        over_RW = ranked.sorted_RW >= self.threshold
+        return torch.minimum(over_RW.sum(1).clamp(min=1), ranked.count_R)
+
+
+class Carry(Threshold):
+    """Of the best ``quota`` positions the first always, the others where they reach ``threshold``; what a step rejects
+    is added to the next one's quota, and forwards follow until the block is full (Fast-dLLM's Dream; approximate)."""
+
+    name = "carry"
+    source = "Fast-dLLM, arXiv 2505.22618, Dream generation_utils.py, confidence_threshold"
+
+    steps: int = Field(ge=1)
+
+    @property
+    def decision(self) -> Strategy:
+        return self  # ``count`` reads ``steps``
+
+    def schedule(self, masks: int, before: int, length: int, first: int = 0) -> list[int]:
+        # A block that goes on was open as a whole before its first forward.
+        return [(length if first else masks) // self.planned(length)] * self.limit(length, ())
+
+    def count(self, ranked: Ranked, positions: Positions) -> Tensor:
+        # Everything except what later steps are scheduled to write.
+        most_R = ranked.count_R - positions.quota_R * (self.steps - 1 - positions.step_R).clamp(min=0)
+        return torch.minimum(super().count(ranked, positions), most_R)
+
+
+class Factor(Strategy):
+    """Position n (from 1) of the sorted scores must reach ``1 - factor / (n + 1)``, the first always does, until the
+    block is full (Fast-dLLM; approximate).
+
+    The published count is the index of the first that fails, one more where that index is 0 or the last: so the last
+    one is taken too when only it fails (kept, the ids depend on it).
+    """
+
+    name = "factor"
+    source = "Fast-dLLM, arXiv 2505.22618, get_transfer_index_dynamic"
+
+    factor: float = Field(gt=0)
+    rank_by: RankBy = "confidence"
+
+    def count(self, ranked: Ranked, positions: Positions) -> Tensor:
+        width = ranked.sorted_RW.shape[1]
+        n = torch.arange(1, width + 1, device=ranked.sorted_RW.device, dtype=torch.float64)
+        limit_W = 1.0 - self.factor / (n + 1)
+        limit_W[0].fill_(-1.0)
+        fails_RW = (ranked.sorted_RW.double() < limit_W) & ranked.open_RW
+        index_W = torch.arange(width, device=fails_RW.device)
+        first_R = torch.where(fails_RW, index_W, width).min(1).values
+        last_R = ranked.count_R - 1
+        count_R = torch.where(first_R < width, first_R, last_R)
+        return torch.minimum(count_R + ((count_R == 0) | (count_R == last_R)), ranked.count_R)
+
+
+class EntropyBound(Strategy):
+    """From the lowest entropy on, while the entropies taken before sum to at most ``bound``, until the block is full
+    (what SDAR calls ``entropy_bounded``; exact)."""
+
+    name = "entropy_bound"
+    source = "EB-Sampler, arXiv 2505.24857, as in SDAR's entropy_bounded and SGLang's EBSampling"
+
+    bound: float = Field(ge=0)
+
+    @property
+    def score(self) -> PositionScore:
+        return NegativeEntropy()
+
+    def count(self, ranked: Ranked, positions: Positions) -> Tensor:
+        spent_RW = (-ranked.sorted_RW).nan_to_num(posinf=0.0).cumsum(1) + ranked.sorted_RW.nan_to_num(neginf=0.0)
+        return ((spent_RW <= self.bound) & ranked.open_RW).sum(1)
+
+
+class Dynamic(Strategy):
+    """All positions whose confidence is above ``threshold`` if they are at least the step's share of the block, else
+    that share (SDAR's low_confidence_dynamic, LLaDA2; exact)."""
+
+    name = "dynamic"
+    source = "SDAR, JetAstra/SDAR generate.py, low_confidence_dynamic; LLaDA2 generate"
+
+    threshold: float = Field(ge=0, le=1)
+
+    def schedule(self, masks: int, before: int, length: int, first: int = 0) -> list[int]:
+        return even_schedule(length, self.planned(length))[first:]
+
+    def most_forwards(self, length: int) -> int:
+        return min(self.planned(length), length)
+
+    def limit(self, length: int, schedule: Sequence[int]) -> int:
+        return self.planned(length)
+
+    def count(self, ranked: Ranked, positions: Positions) -> Tensor:
+        return take_above(ranked, self.threshold, positions.quota_R)
+
+
+def take_above(ranked: Ranked, threshold: float, quota_R: Tensor) -> Tensor:
+    """The count, [R]: all above ``threshold`` if they are at least the quota, else the quota."""
+    over_R = (ranked.sorted_RW > threshold).sum(1)
+    return torch.where(over_R >= quota_R, over_R, torch.minimum(quota_R, ranked.count_R))

@@ -51,15 +51,15 @@ STRATEGIES: tuple[str, ...] = (
     "bounded:Threshold",
     "bounded:Factor",
     "bounded:Dynamic",
-    "sequential:Sequential",
+    "quota:Sequential",
     "bounded:EntropyBound",
     "bounded:Carry",
-    "bernoulli:Bernoulli",
+    "quota:Bernoulli",
     "edit:Edit",
-    "ascending:Ascending",
+    "quota:Ascending",
     "eoser:Eoser",
-    "rcr:Rcr",
-    "p2:P2",
+    "remasking:Rcr",
+    "remasking:P2",
 )
 """Module and class of each strategy; it is registered under the name of its class in snake case."""
 

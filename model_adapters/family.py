@@ -24,9 +24,9 @@ from dare_bench.model_adapters.sampling.attention import CACHES, AttentionPolicy
 from dare_bench.model_adapters.sampling.reference import ReferencePolicy
 from dare_bench.model_adapters.sampling.sampler import Sampler
 from dare_bench.model_adapters.sampling.stopping import StoppingPolicy
-from dare_bench.model_adapters.sampling.strategies import Strategy, WrappedStrategy, strategy_of
-from dare_bench.model_adapters.sampling.strategies.first_token import FirstToken
+from dare_bench.model_adapters.sampling.strategies import Strategy, strategy_of
 from dare_bench.model_adapters.sampling.strategies.quota import BlockQuota, Quota
+from dare_bench.model_adapters.sampling.strategies.wrapped import FirstToken, WrappedStrategy
 from dare_bench.model_adapters.scoring.likelihood_estimators import Blockwise, LikelihoodEstimator, WholeTarget
 from dare_bench.protocols import AdapterSettings
 from dare_bench.types import Decoding, ModelSpec, OpeningSettings, Tier

@@ -20,10 +20,9 @@ from dare_bench.model_adapters.sampling.reference import CountRule, ReferencePol
 from dare_bench.model_adapters.sampling.sampler import Sampler
 from dare_bench.model_adapters.sampling.scores import RankBy
 from dare_bench.model_adapters.sampling.strategies import Strategy
-from dare_bench.model_adapters.sampling.strategies.bernoulli import Bernoulli
 from dare_bench.model_adapters.sampling.strategies.bounded import Carry, Threshold
-from dare_bench.model_adapters.sampling.strategies.first_token import FirstToken
-from dare_bench.model_adapters.sampling.strategies.quota import TimeQuota
+from dare_bench.model_adapters.sampling.strategies.quota import Bernoulli, TimeQuota
+from dare_bench.model_adapters.sampling.strategies.wrapped import FirstToken
 from dare_bench.model_adapters.sampling.tokens import TokenPolicy
 from dare_bench.types import ModelSpec
 

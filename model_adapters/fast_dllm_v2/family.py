@@ -19,7 +19,7 @@ from dare_bench.model_adapters.sampling.attention import CACHES, AttentionPolicy
 from dare_bench.model_adapters.sampling.reference import ReferencePolicy
 from dare_bench.model_adapters.sampling.sampler import Sampler
 from dare_bench.model_adapters.sampling.strategies.bounded import Dynamic
-from dare_bench.model_adapters.sampling.strategies.first_token import FirstToken
+from dare_bench.model_adapters.sampling.strategies.wrapped import FirstToken
 from dare_bench.model_adapters.sampling.tokens import TokenPolicy
 from dare_bench.types import ModelSpec
 

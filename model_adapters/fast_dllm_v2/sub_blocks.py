@@ -15,7 +15,7 @@ from torch import Tensor
 
 from dare_bench.model_adapters.sampling.attention import ExactCache, Row
 from dare_bench.model_adapters.sampling.records import Decision, Offer, Positions
-from dare_bench.model_adapters.sampling.strategies import WrappedStrategy
+from dare_bench.model_adapters.sampling.strategies.wrapped import WrappedStrategy
 
 
 class SubBlocks(WrappedStrategy):

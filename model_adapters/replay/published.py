@@ -24,7 +24,7 @@ from dare_bench.model_adapters.sampling.records import Decision, Offer, Position
 from dare_bench.model_adapters.sampling.reference import NoiseRule
 from dare_bench.model_adapters.sampling.sampler import Sampler
 from dare_bench.model_adapters.sampling.state import RowState
-from dare_bench.model_adapters.sampling.strategies import WrappedStrategy
+from dare_bench.model_adapters.sampling.strategies.wrapped import WrappedStrategy
 
 Noise = tuple[Tensor | None, Tensor | None]
 """For tokens [n, V] and for the order of positions [n], of the row's open positions."""

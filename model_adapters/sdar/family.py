@@ -19,8 +19,7 @@ from dare_bench.model_adapters.sampling.reference import ReferencePolicy
 from dare_bench.model_adapters.sampling.sampler import Sampler
 from dare_bench.model_adapters.sampling.strategies import Strategy
 from dare_bench.model_adapters.sampling.strategies.bounded import Dynamic, EntropyBound
-from dare_bench.model_adapters.sampling.strategies.quota import BlockQuota
-from dare_bench.model_adapters.sampling.strategies.sequential import Sequential
+from dare_bench.model_adapters.sampling.strategies.quota import BlockQuota, Sequential
 from dare_bench.model_adapters.sampling.tokens import TokenPolicy
 from dare_bench.model_adapters.sdar.network import SDARForCausalLM, SDARMoeForCausalLM
 from dare_bench.model_adapters.sdar.template import CHAT_TEMPLATE

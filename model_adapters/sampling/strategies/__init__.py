@@ -10,9 +10,9 @@ Shape letters: N open positions, R rows.
 from __future__ import annotations
 
 from collections.abc import Hashable, Mapping, Sequence
-from typing import Any, ClassVar, Self
+from typing import Any, ClassVar
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from torch import Tensor
 
 from dare_bench.errors import DecodingError
@@ -126,49 +126,6 @@ class Strategy(BaseModel):
         if self.until_full:
             done_R = done_R | (positions.masks_left(decision) == 0) | positions.stuck(decision)
         return done_R
-
-
-class WrappedStrategy(Strategy):
-    """A strategy that modifies another one; subclasses override :meth:`select`, for which written tokens are final: a
-    strategy that ``edits`` (``remasks``, ``remembers``) is refused with ValueError."""
-
-    inner: Strategy
-
-    @model_validator(mode="after")
-    def _tokens_are_final(self) -> Self:
-        if self.inner.edits or self.inner.remembers:
-            raise ValueError(f"strategy {self.inner.name!r} writes over tokens; {type(self).__name__} cannot modify it")
-        return self
-
-    @property
-    def static(self) -> bool:
-        return False
-
-    @property
-    def score(self) -> PositionScore:
-        return self.inner.score
-
-    @property
-    def decision(self) -> Hashable:
-        return type(self), self.inner.decision
-
-    def planned(self, length: int) -> int:
-        return self.inner.planned(length)
-
-    def schedule(self, masks: int, before: int, length: int, first: int = 0) -> list[int]:
-        return self.inner.schedule(masks, before, length, first)
-
-    def most_forwards(self, length: int) -> int:
-        return self.inner.most_forwards(length)
-
-    def limit(self, length: int, schedule: Sequence[int]) -> int:
-        return self.inner.limit(length, schedule)
-
-    def least_forwards(self, masks: int, due: Sequence[int]) -> int:
-        return self.inner.least_forwards(masks, due)
-
-    def finished(self, positions: Positions, decision: Decision) -> Tensor:
-        return self.inner.finished(positions, decision)
 
 
 def strategy_of(value: Any) -> Strategy:

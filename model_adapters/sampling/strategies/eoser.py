@@ -13,7 +13,8 @@ from torch import Tensor
 from dare_bench.model_adapters.sampling.draws import Draws
 from dare_bench.model_adapters.sampling.records import Decision, Offer, Positions
 from dare_bench.model_adapters.sampling.scores import PositionScore, TopTwoMargin
-from dare_bench.model_adapters.sampling.strategies import Strategy, WrappedStrategy, strategy_of
+from dare_bench.model_adapters.sampling.strategies import Strategy, strategy_of
+from dare_bench.model_adapters.sampling.strategies.wrapped import WrappedStrategy
 
 
 def is_any(token_N: Tensor, ids: Sequence[int]) -> Tensor:

@@ -1,8 +1,8 @@
-"""A fixed number of positions in every forward."""
+"""As many positions in every forward as a schedule says, in some order."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Hashable, Sequence
 from itertools import accumulate
 
 import torch
@@ -10,8 +10,8 @@ from pydantic import Field
 from torch import Tensor
 
 from dare_bench.model_adapters.sampling.ranking import Ranked
-from dare_bench.model_adapters.sampling.records import Positions
-from dare_bench.model_adapters.sampling.scores import DrawnOrder, PositionScore, RankBy
+from dare_bench.model_adapters.sampling.records import Decision, Offer, Positions
+from dare_bench.model_adapters.sampling.scores import SCORES, DrawnOrder, LeftToRight, PositionScore, RankBy
 from dare_bench.model_adapters.sampling.strategies import Strategy
 
 
@@ -75,6 +75,22 @@ class BlockQuota(Quota):
         return self.planned(length)
 
 
+class Sequential(BlockQuota):
+    """The open positions among the first open one and the ``quota - 1`` after it (SDAR's sequential, writing masked
+    positions only; exact)."""
+
+    name = "sequential"
+    source = "SDAR, JetAstra/SDAR generate.py, sequential"
+
+    @property
+    def score(self) -> PositionScore:
+        return LeftToRight()
+
+    def count(self, ranked: Ranked, positions: Positions) -> Tensor:
+        count_R = (ranked.sorted_RW > ranked.sorted_RW[:, :1] - positions.quota_R[:, None]).sum(1)
+        return torch.minimum(count_R, ranked.count_R)
+
+
 class TimeQuota(Quota):
     """Step i unmasks ``int(masks left * (1 - s / t))`` on a grid of times, the last one all (Dream; exact). The masks
     of the prompt count too."""
@@ -125,3 +141,70 @@ class LinearQuota(Quota):
 
     def schedule(self, masks: int, before: int, length: int, first: int = 0) -> list[int]:
         return linear_schedule(masks, max(first + 1, self.planned(length)), first)
+
+
+class Ascending(Quota):
+    """Step i of a block writes 2^i positions, and the last step what is left (ASS, the ascending step-size scheduler;
+    approximate). A block of 2^S - 1 tokens takes S forwards, which is the default for blocks up to that length; the
+    published code takes S forwards for 2^S tokens: ``steps=S``."""
+
+    name = "ascending"
+    source = "ASS, arXiv 2509.23924"
+
+    def planned(self, length: int) -> int:
+        return length.bit_length() if self.steps is None else self.steps
+
+    def schedule(self, masks: int, before: int, length: int, first: int = 0) -> list[int]:
+        due, left = [], masks
+        for step in range(first, self.planned(length) - 1):
+            due.append(min(left, 2**step))
+            left -= due[-1]
+        return [*due, left]
+
+    def most_forwards(self, length: int) -> int:
+        return sum(due > 0 for due in self.schedule(length, 0, length))
+
+
+UNIT = 2.0**-53
+"""Of probabilities that are written as quotas, which it divides exactly."""
+
+
+class Bernoulli(Strategy):
+    """Every masked position is written with probability ``1 - s / t`` of the step, the rest in the last (Dream's
+    origin; exact). ``steps`` must be given."""
+
+    name = "bernoulli"
+    source = "Dream, DreamLM/Dream generation_utils.py, origin"
+    steps: int = Field(ge=1)
+    eps: float = Field(default=1e-3, gt=0, lt=1)
+    """The last time of the grid."""
+
+    @property
+    def score(self) -> PositionScore:
+        return SCORES["random"]
+
+    @property
+    def static(self) -> bool:
+        return True
+
+    @property
+    def decision(self) -> Hashable:
+        return self
+
+    @property
+    def ratio_S(self) -> Tensor:
+        return time_ratios(self.steps, self.eps)
+
+    def schedule(self, masks: int, before: int, length: int, first: int = 0) -> list[int]:
+        """The probabilities of the steps in units of ``UNIT``, which are exact."""
+        return [int(ratio / UNIT) for ratio in self.ratio_S[first:].tolist()]
+
+    def most_forwards(self, length: int) -> int:
+        return self.steps
+
+    def limit(self, length: int, schedule: Sequence[int]) -> int:
+        return self.steps
+
+    def select(self, offer: Offer, positions: Positions) -> Decision:
+        ratio_R = positions.quota_R.double() * UNIT
+        return offer.write(positions, offer.score_N < ratio_R[positions.row_N])

@@ -18,8 +18,7 @@ from scipy.stats import chisquare
 from dare_bench.model_adapters.sampling.loop import denoise
 from dare_bench.model_adapters.sampling.sampler import Sampler
 from dare_bench.model_adapters.sampling.state import RowState
-from dare_bench.model_adapters.sampling.strategies.quota import Quota
-from dare_bench.model_adapters.sampling.strategies.sequential import Sequential
+from dare_bench.model_adapters.sampling.strategies.quota import Quota, Sequential
 from dare_bench.model_adapters.sampling.tokens import TokenPolicy
 from dare_bench.seeds import key
 from dare_bench.trainers.rl.completions import Completion, Prediction

@@ -15,8 +15,8 @@ from dare_bench.model_adapters.sampling.draws import COUNTER
 from dare_bench.model_adapters.sampling.records import Offer
 from dare_bench.model_adapters.sampling.scores import SCORES
 from dare_bench.model_adapters.sampling.strategies import strategy_of
-from dare_bench.model_adapters.sampling.strategies.ascending import Ascending
 from dare_bench.model_adapters.sampling.strategies.eoser import DecayedEos
+from dare_bench.model_adapters.sampling.strategies.quota import Ascending
 from dare_bench.types import Generation
 
 PROMPT = [5, 6, 7, 8, 9, 10, 11]

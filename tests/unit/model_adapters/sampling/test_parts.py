@@ -23,9 +23,8 @@ from dare_bench.model_adapters.sampling.stopping import (
 )
 from dare_bench.model_adapters.sampling.strategies.bounded import Carry, Dynamic, Factor, Threshold
 from dare_bench.model_adapters.sampling.strategies.edit import Edit
-from dare_bench.model_adapters.sampling.strategies.quota import Quota, even_schedule
-from dare_bench.model_adapters.sampling.strategies.rcr import Rcr
-from dare_bench.model_adapters.sampling.strategies.sequential import Sequential
+from dare_bench.model_adapters.sampling.strategies.quota import Quota, Sequential, even_schedule
+from dare_bench.model_adapters.sampling.strategies.remasking import Rcr
 from dare_bench.model_adapters.sampling.tokens import TokenPolicy, propose
 
 

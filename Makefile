@@ -55,10 +55,7 @@ keywords: venv
 bench: venv
 	@$(BIN)/python scripts/bench/sampler.py
 	@$(BIN)/python scripts/bench/cached.py
-	@$(BIN)/python scripts/bench/bundled.py
 	@$(BIN)/python scripts/bench/update.py
-	@$(BIN)/python scripts/bench/rl.py
-	@$(BIN)/python scripts/bench/board.py
 
 # Without venv: it runs by the Python that has PyTorch for the GPU.
 gpu:

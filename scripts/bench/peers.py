@@ -35,11 +35,15 @@ import torch
 from peer_evaluations import evaluations
 from peer_process import timed
 from timing import Timing
+from torch import Tensor
 from torch.utils.flop_counter import FlopCounterMode
-from update import Noised, packed, updates
+from update import updates
 
 import dare_bench
-from dare_bench.diffusion.canvas import pack
+from dare_bench.diffusion.canvas import Batch, pack
+from dare_bench.diffusion.forward import inputs as forward_inputs
+from dare_bench.diffusion.masked_copies import masked_copies
+from dare_bench.types import ModelSpec
 
 FAMILIES = {"llada": "llada", "fast-dllm": "llada", "dllm": "llada", "sdar": "sdar", "dream": "dream"}
 EVAL = "eval"
@@ -162,7 +166,21 @@ def answer(model: Any, case: PeerCase, request: dict[str, Any]) -> Any:
 @cache
 def update_of(model: Any) -> Any:
     """A function that performs a training step on noised rows."""
-    return updates(model.network.train(), model.spec, packed)
+    return updates(model.network.train(), model.spec, supervised_loss)
+
+
+@dataclass(frozen=True)
+class Noised:
+    """A noised batch with each masked token's weight in the loss."""
+
+    batch: Batch
+    masked_T: Tensor
+    weights_N: Tensor
+
+
+def supervised_loss(network: Any, spec: ModelSpec, data: Noised) -> Tensor:
+    forward = forward_inputs(masked_copies(data.batch, data.masked_T, spec.mask_id), spec)
+    return torch.dot(network(**forward.arguments()).nll.float(), data.weights_N)
 
 
 def noised(rows: list[Any], seed: int) -> Noised:

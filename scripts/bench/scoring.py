@@ -9,13 +9,14 @@ medians as a share of the evaluation (answering and scoring). DIR contains GSM8K
 
 from __future__ import annotations
 
+import argparse
 import statistics
 import time
 from collections.abc import Callable
 from typing import Any
 from unittest import mock
 
-from timing import alternate, command_line
+from timing import alternate
 
 import dare_bench
 from dare_bench.config import run_spec
@@ -28,7 +29,11 @@ TASKS = {"lm-eval": "gsm8k", "opencompass": "gsm8k_gen"}
 
 
 def main() -> None:
-    args = command_line(__doc__, data_dir=str, limit=500, answered=20, gen_length=64, runs=5)
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--data-dir", required=True)
+    for name, default in (("limit", 500), ("answered", 20), ("gen-length", 64), ("runs", 5)):
+        parser.add_argument(f"--{name}", type=int, default=default)
+    args = parser.parse_args()
     model = dare_bench.load("tiny-llada").loaded
     for harness, task in TASKS.items():
         spec = run_spec(

@@ -58,24 +58,13 @@ def alternate(
     return Timing(*seconds, *values)
 
 
-def command_line(doc: str | None, **defaults: Any) -> Namespace:
-    """The command line of a script: an option for each default, of its type; with a type in place of a default the
-    option is required, with False it is a switch."""
-    parser = ArgumentParser(description=doc, formatter_class=RawDescriptionHelpFormatter)
-    for name, default in defaults.items():
-        flag = f"--{name.replace('_', '-')}"
-        if default is False:
-            parser.add_argument(flag, action="store_true", help="tiny sizes, to check that the script works")
-        elif isinstance(default, type):
-            parser.add_argument(flag, type=default, required=True)
-        else:
-            parser.add_argument(flag, type=type(default), default=default)
-    return parser.parse_args()
-
-
 def options(doc: str | None) -> Namespace:
     """The command line of the scripts that compare speeds; sets the number of threads. ``--quick`` is one run."""
-    args = command_line(doc, runs=5, threads=2, quick=False)
+    parser = ArgumentParser(description=doc, formatter_class=RawDescriptionHelpFormatter)
+    parser.add_argument("--runs", type=int, default=5)
+    parser.add_argument("--threads", type=int, default=2)
+    parser.add_argument("--quick", action="store_true", help="tiny sizes, to check that the script works")
+    args = parser.parse_args()
     torch.set_num_threads(args.threads)
     args.runs = 1 if args.quick else args.runs
     return args

@@ -50,49 +50,21 @@ def test_caches_are_compared_with_computing_again(script, capsys):
     assert rows[0][-1] == "100.0%"
 
 
-def test_the_bundled_checkpoint_is_compared_too(script, capsys):
-    script("bundled").main()
-    out = capsys.readouterr().out
-    assert out.count("same tokens") == 3 and "nothing shared" in out
-
-
-def test_compiled_steps_are_compared_with_others(script, capsys):
-    script("compiled").main()
-    assert "compiled steps, 8 rows, hidden size 64" in capsys.readouterr().out
-
-
 def test_a_packed_update_is_compared_with_the_padded_one(script, capsys):
     script("update").main()
     lines = [line.split() for line in capsys.readouterr().out.splitlines()[1:]]
-    models = ["tiny-llada,", "tiny-dream,", "tiny-sdar,", "tiny-llada,"]
+    models = ["tiny-llada,", "tiny-dream,", "tiny-llada,"]
     assert [line[0] for line in lines] == [word for model in models for word in (model, "time", "logits", "apart")]
-    assert all(line[-1] == "met" for line in lines if line[0] == "logits")
-    assert all(float(line[1]) <= 1e-6 and float(line[7]) < 1e-4 for line in lines if line[0] == "apart")
+    assert all(float(line[1].removesuffix("x")) >= 4 for line in lines if line[0] == "logits")
+    assert all(float(line[1]) <= 1e-6 and float(line[4]) < 1e-4 for line in lines if line[0] == "apart")
 
 
-def test_another_loss_voids_the_comparison_of_updates(script, monkeypatch):
+def test_other_losses_void_the_comparison_of_updates(script, monkeypatch):
     update = script("update")
-    packed = update.packed
-    monkeypatch.setattr(update, "packed", lambda *args: packed(*args) * (1 + 1e-5))
-    with pytest.raises(SystemExit, match=r"differ by 1\.0e-05; 1e-06 is allowed"):
-        list(update.compare(update.QUICK[0], 1, 8))
-
-
-def test_a_packed_coupled_update_is_compared_with_the_sequential_one(script, capsys):
-    rl = script("rl")
-    for line in rl.compare(rl.QUICK[0], 1, 8):
-        print(line)
-    lines = [line.split() for line in capsys.readouterr().out.splitlines()]
-    assert [line[0] for line in lines] == ["tiny-llada,", "time", "apart"]
-    assert float(lines[2][1]) <= 1e-6 and float(lines[2][7]) < 1e-4, "in float64 and in float32"
-
-
-def test_another_mask_voids_the_comparison_of_coupled_updates(script, monkeypatch):
-    rl = script("rl")
-    losses = rl.losses
-    monkeypatch.setattr(rl, "losses", lambda *args: losses(*args) * (1 + 1e-4))
+    losses = update.losses
+    monkeypatch.setattr(update, "losses", lambda *args: losses(*args) * (1 + 1e-4))
     with pytest.raises(SystemExit, match=r"differ by .*; 1e-06 is allowed"):
-        list(rl.compare(rl.QUICK[0], 1, 8))
+        list(update.compare(update.QUICK[0], 1, 8))
 
 
 class SlowerPeer:
@@ -247,12 +219,3 @@ def test_quartiles_of_few_runs(script):
     timing = script("timing")
     assert timing.quartiles([3.0]) == [3.0, 3.0, 3.0]
     assert timing.Timing([4.0, 6.0, 8.0], [1.0, 2.0, 2.0], None, None).spread() == "4.00x (quartiles 3.50 to 4.00)"
-
-
-def test_flips_count_tokens_and_documents(script):
-    flipped = script("flips").flipped
-    answers = {"a": ["1", "2", "3"], "b": ["4"], "c": ["5"]}
-    assert flipped(answers, answers) == "0.00% of 5, 0 of 3"
-    assert flipped(answers, {**answers, "a": ["1", "9"], "c": ["6"]}) == "60.00% of 5, 2 of 3"
-    with pytest.raises(SystemExit, match="different documents"):
-        flipped(answers, {"a": ["1"]})

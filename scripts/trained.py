@@ -1,10 +1,10 @@
-"""Write the committed files of a page from its sweep: which documents each run solves, the seconds of each training,
-curves, and the tables of the page.
+"""Write the committed files of a page from its sweep: which documents each run solves, curves, and the table of the
+page.
 
     dare-bench sweep docs/trained/sweep.yaml --output-path out/trained --devices 2
     python scripts/trained.py docs/trained out/trained
 
-Without the sweep's folder, the tables are made again from the committed files.
+Without the sweep's folder, the table is made again from the committed files.
 
 Intervals are Wilson's, at 95%, over the held-out documents, as on boards. Significance is McNemar's exact test over
 them, each trained checkpoint against its base, adjusted by Holm's method over the methods that are trained on a task
@@ -27,10 +27,7 @@ from dare_bench.analysis.run_finder import find_runs
 from dare_bench.runs.reader import Run
 
 BEGIN, END = "<!-- table: made by scripts/trained.py -->", "<!-- end of table -->"
-SLOW, END_OF_SLOW = "<!-- slow: made by scripts/trained.py -->", "<!-- end of slow -->"
-OUTCOMES, TRAININGS, CURVES = "outcomes.csv", "trainings.csv", "curves.csv"
-LIMIT = 600
-"""Seconds by the clock after which a training is listed as slow."""
+OUTCOMES, CURVES = "outcomes.csv", "curves.csv"
 CONTROL = "with random rewards"
 PHASES = ("rollout", "score", "update")
 METRICS = {"loss": "loss", "rewards/margins": "reward_margin", "reward": "reward", "accuracy": "accuracy",
@@ -85,44 +82,6 @@ class Evaluated:
         )
 
 
-@dataclass(frozen=True)
-class Training:
-    """A training, a line of ``trainings.csv``: its steps, its seconds by the clock, and those of a step by phase."""
-
-    base: str
-    method: str
-    data: str
-    seed: str
-    steps: int
-    seconds: float
-    phases: dict[str, float]
-
-    @classmethod
-    def of(cls, folder: Path) -> Training:
-        """The training in ``folder``, from its log."""
-        lineage, settings = (json.loads((folder / name).read_text()) for name in ("lineage.json", "train.json"))
-        sums, before = dict.fromkeys(PHASES, 0.0), 0
-        for entry in log_of(folder):
-            if "loss" in entry:  # a mean over the steps since the last entry
-                for phase in PHASES:
-                    sums[phase] += entry.get(f"seconds/{phase}", 0.0) * (entry["step"] - before)
-                before = entry["step"]
-        phases = {phase: total / before for phase, total in sums.items() if total}
-        name = (lineage["base"], method_of(lineage), lineage["data"], str(lineage["seed"]))
-        return cls(*name, lineage["steps"], settings["seconds"], phases)
-
-    @property
-    def of_step(self) -> str:
-        """Seconds of a step by phase."""
-        return " + ".join(f"{self.phases[phase]:.1f}" for phase in PHASES if phase in self.phases)
-
-
-def log_of(training: Path) -> list[dict[str, Any]]:
-    """The logged metrics of the training in a folder."""
-    entries: list[dict[str, Any]] = json.loads((training / "trainer_state.json").read_text())["log_history"]
-    return entries
-
-
 def method_of(lineage: dict[str, Any]) -> str:
     """The method of a training with what sets it apart."""
     control = f" {CONTROL}" if lineage["options"].get("reward", {}).get("random") else ""
@@ -138,48 +97,15 @@ def is_shown(run: Run) -> bool:
 # The committed files
 
 
-def write_lines(lines: Sequence[Any], counts: str, ending: str, file: Path) -> None:
-    """Dataclasses as CSV; their dictionary ``counts`` has a column ``<phase>_<ending>`` for each phase."""
-    with file.open("w", newline="") as out:
-        rows = [{**{k: v for k, v in vars(line).items() if k != counts},
-                 **{f"{phase}_{ending}": _number(getattr(line, counts).get(phase)) for phase in PHASES}}
-                for line in lines]  # fmt: skip
-        writer = csv.DictWriter(out, rows[0], lineterminator="\n")
-        writer.writeheader()
-        writer.writerows(rows)
-
-
-def _number(value: float | None) -> str:
-    return "" if value is None else f"{value:.6g}" if isinstance(value, float) else str(value)
-
-
-def _phases(line: dict[str, str], ending: str, kind: type[int] | type[float]) -> dict[str, Any]:
-    values = {phase: line.pop(f"{phase}_{ending}") for phase in PHASES}
-    return {phase: kind(value) for phase, value in values.items() if value}
-
-
 def read_outcomes(page: Path) -> list[Evaluated]:
     """The evaluations of a page, none if it has no file yet."""
-    result = []
-    for line in _read(page / OUTCOMES):
-        forwards = _phases(line, "forwards", int)
+    file, result = page / OUTCOMES, []
+    for line in csv.DictReader(file.read_text().splitlines()) if file.exists() else ():
+        counts = {phase: line.pop(f"{phase}_forwards") for phase in PHASES}
+        forwards = {phase: int(count) for phase, count in counts.items() if count}
         numbers = {"documents": int(line.pop("documents")), "accuracy": float(line.pop("accuracy"))}
         result.append(Evaluated(**line, **numbers, forwards=forwards))  # type: ignore[arg-type]
     return result
-
-
-def read_trainings(page: Path) -> list[Training]:
-    """The trainings of a page, none if it has no file."""
-    result = []
-    for line in _read(page / TRAININGS):
-        phases = _phases(line, "seconds", float)
-        numbers = {"steps": int(line.pop("steps")), "seconds": float(line.pop("seconds"))}
-        result.append(Training(**line, **numbers, phases=phases))  # type: ignore[arg-type]
-    return result
-
-
-def _read(file: Path) -> list[dict[str, str]]:
-    return list(csv.DictReader(file.read_text().splitlines())) if file.exists() else []
 
 
 def convert(page: Path, out: Path) -> None:
@@ -188,10 +114,15 @@ def convert(page: Path, out: Path) -> None:
     known = {outcome.run: outcome.solved for outcome in read_outcomes(page)}
     runs = [run for run in find_runs(out / "runs") if is_shown(run)]
     outcomes = [Evaluated.of(run, known.get(run.run_id, "")) for run in runs]
-    write_lines(sorted(outcomes, key=lambda outcome: outcome.run), "forwards", "forwards", page / OUTCOMES)
-    trained = sorted((out / "train").glob("*/"))
-    write_lines([Training.of(folder) for folder in trained], "phases", "seconds", page / TRAININGS)
-    lines = curves(trained)
+    with (page / OUTCOMES).open("w", newline="") as file:
+        columns = [name for name in Evaluated.__dataclass_fields__ if name != "forwards"]
+        writer = csv.writer(file, lineterminator="\n")
+        writer.writerow([*columns, *(f"{phase}_forwards" for phase in PHASES)])
+        for outcome in sorted(outcomes, key=lambda outcome: outcome.run):
+            values = [getattr(outcome, name) for name in columns]
+            texts = [f"{value:.6g}" if isinstance(value, float) else value for value in values]
+            writer.writerow([*texts, *(outcome.forwards.get(phase, "") for phase in PHASES)])
+    lines = curves(sorted((out / "train").glob("*/")))
     write_curves(lines, page / CURVES)
     draw(lines, page / "curves.svg")
 
@@ -323,21 +254,6 @@ def table(results: dict[Group, list[Against]]) -> str:
     return markdown([line[i] for i in kept] for line in (COLUMNS, *rows))
 
 
-def slow(every: list[Training]) -> str:
-    """A Markdown table of the trainings that took more than ``LIMIT`` seconds by the clock, beside the fastest seed of
-    the same training (of a control, of the training with its rewards)."""
-    head = ("base", "method", "seed", "seconds", "of a step: rollout + update", "fastest seed", "of its step")
-    rows = [head]
-    for training in every:
-        if training.seconds > LIMIT:
-            alike = (training.base, training.method.removesuffix(f" {CONTROL}"), training.data)
-            seeds = [other for other in every if (other.base, other.method, other.data) == alike]
-            fastest = min(seeds, key=lambda other: other.seconds)
-            took = (f"{training.seconds:.0f}", training.of_step, f"{fastest.seconds:.0f}", fastest.of_step)
-            rows.append((f"`{training.base}`", training.method, training.seed, *took))
-    return markdown(rows)
-
-
 # Curves
 
 
@@ -363,7 +279,7 @@ def curves(trained: Iterable[Path]) -> list[Curve]:
     for folder in trained:
         lineage = json.loads((folder / "lineage.json").read_text())
         points: dict[str, list[tuple[int, float]]] = {}
-        for entry in log_of(folder):
+        for entry in json.loads((folder / "trainer_state.json").read_text())["log_history"]:
             for metric in METRICS.keys() & entry.keys():
                 points.setdefault(METRICS[metric], []).append((entry["step"], entry[metric]))
         result.append(Curve(lineage["base"], method_of(lineage), lineage["data"], lineage["seed"], points))
@@ -418,14 +334,12 @@ def replaced(text: str, begin: str, end: str, content: str) -> str:
 
 
 def main() -> None:
-    """Convert a sweep if one is given, and update the tables in the page."""
+    """Convert a sweep if one is given, and update the table in the page."""
     page = Path(sys.argv[1])
     if sys.argv[2:]:
         convert(page, Path(sys.argv[2]))
     text = (page / "README.md").read_text()
-    text = replaced(text, BEGIN, END, table(groups(read_outcomes(page))))
-    text = replaced(text, SLOW, END_OF_SLOW, slow(read_trainings(page)))
-    (page / "README.md").write_text(text)
+    (page / "README.md").write_text(replaced(text, BEGIN, END, table(groups(read_outcomes(page)))))
 
 
 if __name__ == "__main__":

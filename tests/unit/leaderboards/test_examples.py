@@ -98,17 +98,6 @@ def test_every_seed_of_an_algorithm_rises_and_its_control_does_not(learned, larg
         assert control.trained < control.base
 
 
-def test_the_page_names_the_trainings_that_took_long(script):
-    page = (ROOT / "docs" / "rl-runs" / "README.md").read_text()
-    every = script.read_trainings(ROOT / "docs" / "rl-runs")
-    shown = script.slow(every)
-    assert shown in page and "Nine of the 76 trainings took longer than ten minutes" in page
-    assert len(every) == 76 and len(shown.splitlines()) == 2 + 9
-    for training in every:  # a step's phases are nearly all of its time
-        took = sum(training.phases.values()) * training.steps
-        assert 0.9 * training.seconds - 10 < took < training.seconds, training
-
-
 def test_the_sweep_of_what_is_missing_has_what_the_page_says(capsys, tmp_path):
     from dare_bench.cli import main
 
@@ -125,7 +114,7 @@ def test_a_sweep_becomes_the_files_of_its_page(script, tmp_path, monkeypatch):
     """Runs without samples keep what the page knows of them; the tables can be made again without the sweep."""
     page, out = tmp_path / "page", tmp_path / "out"
     page.mkdir()
-    marks = (script.BEGIN, script.END, script.SLOW, script.END_OF_SLOW)
+    marks = (script.BEGIN, script.END)
     (page / "README.md").write_text("\n".join(["# Head", *marks, "tail", ""]))
     base = {"documents": "same", "model": "tiny"}
     make_run(out / "runs", "base", values={"dare_sort": [1.0, 0.0, 0.0, 0.0]}, **base)
@@ -138,8 +127,8 @@ def test_a_sweep_becomes_the_files_of_its_page(script, tmp_path, monkeypatch):
         make_run(out / "runs", f"trained{number}", values={"dare_sort": [1.0, 1.0, float(number), 0.0]}, **given)
         folder = out / "train" / str(number)
         folder.mkdir(parents=True)
-        log = [{"step": step, "loss": 0.5, "accuracy": 0.25, "seconds/rollout": step / 10} for step in (10, 20)]
-        about = {"lineage": lineage, "train": {"seconds": 700.0 - number}, "trainer_state": {"log_history": log}}
+        log = [{"step": step, "loss": 0.5, "accuracy": 0.25} for step in (10, 20)]
+        about = {"lineage": lineage, "trainer_state": {"log_history": log}}
         for name, value in about.items():
             (folder / f"{name}.json").write_text(script.json.dumps(value))
     monkeypatch.setattr("sys.argv", ["trained.py", str(page), str(out)])
@@ -147,7 +136,7 @@ def test_a_sweep_becomes_the_files_of_its_page(script, tmp_path, monkeypatch):
     first = {file.name: file.read_bytes() for file in page.iterdir()}
     written = first["README.md"].decode()
     assert "| `tiny` | mdpo | `dare_sort` | 9 | `dare_sort` | 4 | 25.0" in written and "75.0 [" in written
-    assert "| `tiny` | mdpo | 0 | 700 | 1.5 | 700 | 1.5 |" in written and written.endswith("tail\n")
+    assert written.endswith("tail\n")
     assert script.read_outcomes(page)[1].solved == "1100" and {"curves.csv", "curves.svg"} <= set(first)
     for samples in out.glob("runs/trained0/samples_*"):
         samples.unlink()

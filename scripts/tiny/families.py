@@ -1,4 +1,4 @@
-"""The families of the tiny checkpoints: configuration, network, tokenizer, and text for the model card."""
+"""The families of the tiny checkpoints: configuration, network and tokenizer."""
 
 from __future__ import annotations
 
@@ -18,17 +18,13 @@ from dare_bench.model_adapters.sdar.network import SDARForCausalLM
 
 @dataclass(frozen=True)
 class TinyFamily:
-    """``title``, ``article``, ``sampler`` and ``objective`` are text for the model card; ``sizes`` makes the fields of
-    the configuration that a recipe decides; ``decoding`` are the settings of that sampler. ``bos`` and ``stop`` are the
-    tokens of the published generation_config.json, if there is one."""
+    """``sizes`` makes the fields of the configuration that a recipe decides; ``decoding`` are the settings with which a
+    checkpoint is scored. ``bos`` and ``stop`` are the tokens of the published generation_config.json, if there is one.
+    """
 
-    title: str
     special: tokenizer.Special
     sizes: Callable[[TinyRecipe], dict[str, Any]]
     network: type[Any]
-    sampler: str
-    objective: tuple[str, ...]
-    article: str = "A"
     decoding: dict[str, Any] = field(default_factory=dict)
     bos: str = ""
     stop: tuple[str, ...] = ()
@@ -80,60 +76,16 @@ def llada2_sizes(recipe: TinyRecipe) -> dict[str, Any]:
     }
 
 
-LEVEL = "a noise level t uniform on (0.001, 1) for each row; response tokens masked with probability t; "
-TWO_COPIES = (
-    "Every row has a noisy and a clean copy: a noisy block attends to itself and the clean blocks before it. Blocks of "
-    "4 tokens, counted from the first token of the prompt; the last block of a canvas is filled with EOS as well."
-)
-
 FAMILIES = {
-    "llada": TinyFamily(
-        title="LLaDA",
-        special=tokenizer.LLADA,
-        sizes=llada_sizes,
-        network=LLaDAModelLM,
-        sampler="the deterministic low-confidence sampler",
-        objective=(f"LLaDA's supervised loss: {LEVEL}cross-entropy divided by t and by the length of the response.",),
-    ),
-    "dream": TinyFamily(
-        title="Dream",
-        special=tokenizer.DREAM,
-        sizes=dream_sizes,
-        network=DreamModel,
-        decoding={"alg": "maskgit_plus"},
-        sampler="the most probable token first (`alg=maskgit_plus`), temperature 0",
-        objective=(
-            f"Dream's supervised loss, without its optional context weights: {LEVEL}cross-entropy divided by t and by "
-            "the length of the response.",
-            "The head is shifted, as in every Dream: a token is predicted from the state of the previous one.",
-        ),
-    ),
+    "llada": TinyFamily(tokenizer.LLADA, llada_sizes, LLaDAModelLM),
+    "dream": TinyFamily(tokenizer.DREAM, dream_sizes, DreamModel, {"alg": "maskgit_plus"}),
     "sdar": TinyFamily(
-        title="SDAR",
-        article="An",
-        special=tokenizer.SDAR,
-        sizes=sdar_sizes,
-        network=SDARForCausalLM,
-        decoding={"remasking_strategy": "low_confidence_static"},
-        sampler="blocks of 4, the most probable token first (`low_confidence_static`), temperature 0",
-        objective=(
-            f"SDAR's supervised loss: {LEVEL}cross-entropy divided by t and by the response tokens of the batch.",
-            TWO_COPIES,
-        ),
+        tokenizer.SDAR,
+        sdar_sizes,
+        SDARForCausalLM,
+        {"remasking_strategy": "low_confidence_static"},
         bos=tokenizer.EOS,
         stop=("<|im_end|>", tokenizer.EOS),
     ),
-    "llada2": TinyFamily(
-        title="LLaDA2",
-        special=tokenizer.LLADA2,
-        sizes=llada2_sizes,
-        network=LLaDA2MoeModelLM,
-        decoding={"threshold": 1.0},
-        sampler="blocks of 4, the most probable token first (`threshold=1`), temperature 0",
-        objective=(
-            "LLaDA2's supervised loss: a noise level t uniform on (0.3, 0.8) for each row; response tokens masked with "
-            "probability t; the plain mean of the cross-entropy over masked tokens.",
-            TWO_COPIES,
-        ),
-    ),
+    "llada2": TinyFamily(tokenizer.LLADA2, llada2_sizes, LLaDA2MoeModelLM, {"threshold": 1.0}),
 }

@@ -46,7 +46,7 @@ class TinyRecipe:
     warm_up: int = 200
     weight_decay: float = 0.01
     scored: tuple[str, ...] = field(default=())
-    """Tasks in the model card."""
+    """Tasks on which a checkpoint is scored."""
     limit: int | None = None
     """Number of documents of each task that are scored; None: all."""
 

@@ -5,7 +5,7 @@ Run as::
     python scripts/tiny/train.py --recipe tiny-llada --work out/tiny-llada --out model_adapters/tiny
 
 The working folder contains an initialized checkpoint (``start``), the training rows (``rows.jsonl``) and the training;
-the same command resumes it.
+the same command resumes it. Printed are the scores and minutes that a checkpoint's README.md states.
 """
 
 from __future__ import annotations
@@ -21,7 +21,6 @@ from typing import Any
 
 import torch
 from balance import balanced_routers
-from card import write_card
 from data import write_rows
 from families import FAMILIES, TinyFamily
 from recipe import RECIPES, TinyRecipe
@@ -123,9 +122,8 @@ def main() -> int:
         source = trained if step == recipe.steps else trained / f"checkpoint-{step}"
         model = publish(source, family, args.out / name)
         result = scores(args.out / name, recipe, family, args.work / "runs")
-        share = minutes * step / recipe.steps
-        write_card(args.out / name, args.recipe, recipe, model.spec.parameters, step, share, args.threads, result)
-        print(json.dumps({"checkpoint": name, "step": step, "scores": result}), flush=True)
+        line = {"checkpoint": name, "step": step, "parameters": model.spec.parameters, "scores": result}
+        print(json.dumps({**line, "minutes": round(minutes * step / recipe.steps)}), flush=True)
     return 0
 
 

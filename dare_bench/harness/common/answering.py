@@ -31,7 +31,6 @@ def sample_numbers(task: str, numbers: Sequence[int], total: int) -> list[int]:
 def answered(
     requests: Sequence[Request],
     answer: Answer,
-    only: Mapping[str, Sequence[int]] | None,
     watch: Callable[[Sample], None],
     refusal: Callable[[Request, Sample], str | None],
 ) -> tuple[list[tuple[Request, Sample]], Failures]:
@@ -39,23 +38,21 @@ def answered(
     or whose code could not be run.
 
     Args:
-        only: documents to request, by task; all documents of tasks that are not in it.
         watch: starts the tests of an answer's code, unless it did so while answers came.
         refusal: the reason why the sandbox did not run the code of an answer (waits for it), or None.
 
     Raises:
         DareError: there are more or fewer samples than requests.
     """
-    selected = [r for r in requests if only is None or r.task not in only or r.doc_id in only[r.task]]
-    samples = list(answer(selected))
-    if len(samples) != len(selected):
-        raise DareError(f"{len(selected)} requests got {len(samples)} samples; one each is needed")
+    samples = list(answer(requests))
+    if len(samples) != len(requests):
+        raise DareError(f"{len(requests)} requests got {len(samples)} samples; one each is needed")
     failures: Failures = {}
-    for request, sample in zip(selected, samples, strict=True):
+    pairs = list(zip(requests, samples, strict=True))
+    for request, sample in pairs:
         watch(sample)
         if sample.error is not None or sample.answer is None:
             failures.setdefault((request.task, request.doc_id), sample.error or "no answer")
-    pairs = list(zip(selected, samples, strict=True))
     for request, sample in pairs:
         if sample.answer is not None and (reason := refusal(request, sample)) is not None:
             failures.setdefault((request.task, request.doc_id), f"its code was not run: {reason}")

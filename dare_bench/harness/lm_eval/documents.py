@@ -94,13 +94,10 @@ class TaskDocuments:
         _, doc_id, idx, _ = place(request)
         return self._copy(self._by_key[doc_id, idx], doc_id, 0)
 
-    def to_score(
-        self, only: Mapping[str, Sequence[int]] | None, failures: Mapping[tuple[str, Any], str]
-    ) -> list[int] | None:
+    def to_score(self, failures: Mapping[tuple[str, Any], str]) -> list[int] | None:
         """The documents to score; None if these are all that were built."""
         documents = self._built_documents
-        selected = set(only[self.name] if only is not None and self.name in only else documents)
-        remaining = [doc for doc in documents if doc in selected and (self.name, doc) not in failures]
+        remaining = [doc for doc in documents if (self.name, doc) not in failures]
         return None if len(remaining) == len(documents) else remaining
 
     def select(self, documents: Sequence[int] | None) -> Indices:
@@ -108,14 +105,12 @@ class TaskDocuments:
         self._selected = None if documents is None else Indices(sorted(documents))
         return self._selected or Indices(sorted(self._built_documents))
 
-    def rows(self, documents: Collection[int] | None) -> Iterator[tuple[int, str, str]]:
+    def rows(self) -> Iterator[tuple[int, str, str]]:
         """(document, prompt, target) of each instance, for the fingerprint."""
-        selected = None if documents is None else set(documents)
         for doc_id, instance in self._built:
-            if selected is None or doc_id in selected:
-                texts = instance.args[:1] if instance.request_type == "generate_until" else instance.args
-                target = self.task.doc_to_target(instance.doc) if instance.idx == 0 else ""
-                yield doc_id, "\x1f".join(map(str, texts)), str(target)
+            texts = instance.args[:1] if instance.request_type == "generate_until" else instance.args
+            target = self.task.doc_to_target(instance.doc) if instance.idx == 0 else ""
+            yield doc_id, "\x1f".join(map(str, texts)), str(target)
 
     @property
     def origin(self) -> str | None:

@@ -12,7 +12,7 @@ import contextlib
 import importlib.metadata
 import json
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from dare_bench.config import RunSpec
@@ -142,45 +142,36 @@ class LmEvalSource(TaskSource):
         """Start the tests of generated code for a finished sample. Never waits and never raises."""
         self._code.watch(sample)
 
-    def run(self, answer: Answer, *, only: Mapping[str, Sequence[int]] | None = None) -> HarnessResult:
-        """Get all requests answered by one call of ``answer``, and score them.
-
-        Args:
-            only: documents to request and score, by task; all documents of tasks that are not in it.
-        """
+    def run(self, answer: Answer) -> HarnessResult:
+        """Get all requests answered by one call of ``answer``, and score them."""
         try:
             requests = self.requests()
-            pairs, failures = answered(requests, answer, only, self.watch, self._code.refusal)
+            pairs, failures = answered(requests, answer, self.watch, self._code.refusal)
             samples = {request.key: sample for request, sample in pairs}
             folders = [*self.spec.include_path, self.spec.data_dir]
             formulas = [name for name, task in self._tasks.load(self._names)["tasks"].items() if is_mathematical(task)]
-            requests = [request for request, _ in pairs]
-            return score(lambda: self._scored(samples, failures, only), requests, folders, formulas=formulas)
+            return score(lambda: self._scored(samples, failures), requests, folders, formulas=formulas)
         finally:
             self._code.close()
             self._runner.close()
 
-    def _scored(
-        self, samples: Mapping[str, Sample], failures: Failures, only: Mapping[str, Sequence[int]] | None
-    ) -> HarnessResult:
+    def _scored(self, samples: Mapping[str, Sample], failures: Failures) -> HarnessResult:
         """The result of all samples, by key of their requests: one scoring pass for each repeat. Runs lm-eval's code on
         answers, so only in the scoring process."""
-        requests = [request for request in self.requests() if request.key in samples]
         self._runner.look_up_only()
-        scored = {task: documents.to_score(only, failures) for task, documents in self._documents.items()}
-        by_place = {place(request): samples[request.key] for request in requests}
+        scored = {task: documents.to_score(failures) for task, documents in self._documents.items()}
+        by_place = {place(request): samples[request.key] for request in self.requests()}
         parts = [self._score(scored, by_place, 0)]
         repeated = {task: documents if self._documents[task].repeated else [] for task, documents in scored.items()}
         if any(documents != [] for documents in repeated.values()):
             parts += [self._score(repeated, by_place, part) for part in range(1, self.spec.repeats)]
         groups = without_tasks(self._tasks.load(self._names), _unscored(scored)).get("groups", {})
         results, rows = combine(parts, lambda table: {name: g.aggregate(table) for name, g in groups.items()})
-        requested = {task: documents.to_score(only, {}) for task, documents in self._documents.items()}
         results = _plain_json(results)
         results["config"] |= self._config()
         with quiet(self.notes):
             fingerprints = {  # over all requested documents: one without an answer does not make it another task
-                task: f"{self._tasks.definitions[task]}:{documents_hash(documents.rows(requested[task]))}"
+                task: f"{self._tasks.definitions[task]}:{documents_hash(documents.rows())}"
                 for task, documents in self._documents.items()
             }
         notes = [*self.notes, *self._builder.notes, *self._code.notes, *(self._data.notes if self._data else [])]

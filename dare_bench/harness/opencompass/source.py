@@ -11,7 +11,7 @@ import importlib.metadata
 import io
 import logging
 import random
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from functools import partial
 
 from dare_bench.config import RunSpec
@@ -130,13 +130,10 @@ class OpenCompassSource(TaskSource):
         except Exception as error:  # scoring meets it again, and reports it
             log.debug("tests of %s could not be started yet: %s", sample.request.key, error)
 
-    def run(self, answer: Answer, *, only: Mapping[str, Sequence[int]] | None = None) -> HarnessResult:
-        """Get all requests answered by one call of ``answer``, and score them.
-
-        Args:
-            only: documents to ask and score, by task; all documents of tasks that are not in it.
-        """
-        pairs, failures = answered(self.requests(), answer, only, self.watch, self._refusal)
+    def run(self, answer: Answer) -> HarnessResult:
+        """Get all requests answered by one call of ``answer``, and score them."""
+        requests = self.requests()
+        pairs, failures = answered(requests, answer, self.watch, self._refusal)
         scored: dict[str, dict[int, AnsweredDocuments]] = {name: {} for name in self._scorers}
         for request, sample in pairs:
             if (request.task, request.doc_id) not in failures:
@@ -144,9 +141,8 @@ class OpenCompassSource(TaskSource):
                 repeats.setdefault(int(request.doc_id), []).append((request, sample))
         try:
             folders = [self.spec.data_dir, *self._layout.folders, *self.spec.include_path]
-            requests = [request for request, _ in pairs]
             formulas = [name for name, scorer in self._scorers.items() if scorer.evaluation.compares_formulas]
-            return score(lambda: self._result(scored, failures, requests), requests, folders, formulas=formulas)
+            return score(lambda: self._result(scored, failures), requests, folders, formulas=formulas)
         finally:
             self._reader.close()
             self._runner.close()
@@ -156,9 +152,7 @@ class OpenCompassSource(TaskSource):
             return None
         return self._scorers[request.task].refusal(int(request.doc_id), sample.answer.text or "")
 
-    def _result(
-        self, scored: Mapping[str, Mapping[int, AnsweredDocuments]], failures: Failures, requests: Sequence[Request]
-    ) -> HarnessResult:
+    def _result(self, scored: Mapping[str, Mapping[int, AnsweredDocuments]], failures: Failures) -> HarnessResult:
         """Runs OpenCompass's code on answers, so only in the scoring process."""
         self._runner.look_up_only()
         with self._quiet():
@@ -171,14 +165,11 @@ class OpenCompassSource(TaskSource):
                 "system_instruction": self.spec.system_instruction,
                 "chat_template": self._template(),
             }
-            documents: dict[str, dict[int, None]] = {name: {} for name in scored}
-            for request in requests:
-                documents[request.task][int(request.doc_id)] = None
             notes = [*self.notes, *self._layout.notes, *self._builder.notes, *tables.notes, *unprotected()]
             return HarnessResult(
                 results=tables.results,
                 samples=tables.samples,
-                fingerprints={name: self._fingerprint(self._scorers[name], list(documents[name])) for name in scored},
+                fingerprints={name: self._fingerprint(scorer) for name, scorer in self._scorers.items()},
                 notes=list(dict.fromkeys(notes)),
                 failures=failure_rows(failures),
                 extraction=tables.extraction,
@@ -192,11 +183,11 @@ class OpenCompassSource(TaskSource):
             return None
         return str(self.model.tokenizer.get_chat_template()) if self.model.tokenizer is not None else None
 
-    def _fingerprint(self, scorer: Scorer, documents: Sequence[int]) -> str:
+    def _fingerprint(self, scorer: Scorer) -> str:
         """Over all requested documents: one without an answer does not make it another task."""
-        questions = scorer.data.questions
         rows = (
-            (document, "\x1f".join(map(_text, questions[document])), scorer.proof(document)) for document in documents
+            (document, "\x1f".join(map(_text, questions)), scorer.proof(document))
+            for document, questions in scorer.data.questions.items()
         )
         return f"{definition(scorer.data.cfg)}:{documents_hash(rows)}"
 

@@ -223,15 +223,6 @@ def test_samples_that_are_not_there(make: Make) -> None:
         make("toy_add", samples={"toy_ad": [0]}).requests()
 
 
-def test_only_some_documents(make: Make) -> None:
-    model = ToyModel(reply=solve)
-    result = make("toy_add,toy_choice").run(answer_with(model), only={"toy_add": [1, 2]})
-    assert {key.split("/")[1] for key in model.answered if key.startswith("toy_add/")} == {"1", "2"}
-    assert result.results["results"]["toy_add"]["exact_match,first-number"] == 0.5
-    assert result.results["n-samples"]["toy_choice"]["effective"] == len(CHOICES)
-    assert not result.failures
-
-
 def test_one_call_answers_everything(make: Make) -> None:
     calls: list[int] = []
     answer = answer_with(ToyModel())

@@ -15,7 +15,7 @@ from dare_bench.trainers.rl.completions import Completion
 from dare_bench.trainers.rl.estimators import Actions
 from dare_bench.trainers.rl.rollout import Rollouts
 from dare_bench.trainers.rl.rollout_file import Rollout
-from dare_bench.trainers.rl.rollout_step import Update
+from dare_bench.trainers.rl.surrogate import Update
 from dare_bench.trainers.steps import Step, StepShape
 from dare_bench.types import Event, Generation, Request, Reward, RewardPrompt, Sample
 

@@ -26,7 +26,7 @@ from dare_bench.registry import registry
 from dare_bench.trainers.rl.completions import Completion, Prediction
 from dare_bench.trainers.rl.distillation import distilled_positions
 from dare_bench.trainers.rl.rollout_file import Rollout
-from dare_bench.trainers.rl.rollout_step import RolloutStep
+from dare_bench.trainers.rl.surrogate import RolloutStep
 
 VECTORS = Path(__file__).parent / "parity" / "published_losses.json"
 

@@ -13,9 +13,8 @@ from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
 from dare_bench.diffusion.forward import Inputs
-from dare_bench.trainers.forwards import Forward, divide
+from dare_bench.trainers.forwards import Forward, StepLoss, divide, settle
 from dare_bench.trainers.reference_policy import ReferenceLosses
-from dare_bench.trainers.settling import StepLoss, settle
 from dare_bench.trainers.steps import Step
 from dare_bench.training.rows import Kind, TokenRow, Tokens
 from dare_bench.types import ModelSpec

@@ -2,7 +2,7 @@
 processes, trackers and resume; this module adds the data of a step, the loss, and checkpoints.
 
 A step's loss is settled as one weight for each scored token of the whole step, the derivative of the objective's loss
-(see ``settling.py``). The weighted sum of token losses is minimized, divided into forwards in any way.
+(see ``forwards.py``). The weighted sum of token losses is minimized, divided into forwards in any way.
 
 The same command resumes from the last complete checkpoint (see ``checkpoints.py``).
 """
@@ -32,7 +32,7 @@ from transformers import PrinterCallback, Trainer, TrainerCallback, TrainerState
 
 from dare_bench.diffusion.sequence_parallel import sequence_group
 from dare_bench.protocols import LoadedModel, Services
-from dare_bench.trainers.best import Best, agreed
+from dare_bench.trainers.best import Best, Validation, agreed
 from dare_bench.trainers.checkpoints import (
     LINEAGE,
     STATE,
@@ -47,14 +47,12 @@ from dare_bench.trainers.checkpoints import (
     write_sums,
     writing_checkpoint,
 )
-from dare_bench.trainers.forwards import Forward, Forwards
+from dare_bench.trainers.forwards import Forward, Forwards, NotFiniteError, StepLoss, finite
 from dare_bench.trainers.objective import Objective, add_metrics, averages, mean_loss
 from dare_bench.trainers.phases import PhaseCost, Phases
 from dare_bench.trainers.progress import TrainingProgress
 from dare_bench.trainers.reference_policy import open_reference_policy
-from dare_bench.trainers.settling import NotFiniteError, StepLoss, finite
 from dare_bench.trainers.steps import Step, StepShape, StepSource
-from dare_bench.trainers.validation import Validation
 from dare_bench.training.processes import first_process
 from dare_bench.training.spec import TrainSpec
 

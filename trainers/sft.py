@@ -22,8 +22,7 @@ from torch import Tensor
 
 from dare_bench.diffusion.schedules import CART_Q, EPS, Noise, NoiseSchedule, ScheduleName, Weighting, weights
 from dare_bench.errors import UsageError
-from dare_bench.trainers.canvases import eos_factors
-from dare_bench.trainers.noised import NoisedMethod, NoisedOptions
+from dare_bench.trainers.noised import NoisedMethod, NoisedOptions, eos_factors
 from dare_bench.trainers.objective import Losses, Metrics
 from dare_bench.trainers.steps import Step
 from dare_bench.types import ModelSpec

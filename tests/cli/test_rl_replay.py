@@ -38,8 +38,8 @@ FIELDS: dict[str, Any] = {
 @pytest.fixture(scope="module")
 def trained(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, list[Any], list[Any]]:
     """A training of three rollouts, with what it sampled and the settled weights of every update."""
+    from dare_bench.trainers.forwards import StepLoss
     from dare_bench.trainers.rl.rollout import Rollouts
-    from dare_bench.trainers.settling import StepLoss
     from dare_bench.training.run import train
 
     rollouts, losses = [], []

@@ -196,7 +196,7 @@ def test_of_a_large_damaged_rollout_one_error_is_made_and_a_larger_one_is_not_re
             train(out)
         cause = caught.value.__cause__
         assert isinstance(cause, ValidationError) and cause.error_count() <= 3
-    monkeypatch.setattr(rollout_file, "MAX_FILE", (1000, 0, 0))
+    monkeypatch.setattr(rollout_file, "MAX_FILE", 1000)
     with pytest.raises(TrainingError, match="larger than the limit of 1,000 bytes"):
         train(out)
 

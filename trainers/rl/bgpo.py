@@ -17,9 +17,8 @@ from torch import Tensor
 
 from dare_bench.trainers.rl.completions import Completion
 from dare_bench.trainers.rl.estimators import Actions, elbo
-from dare_bench.trainers.rl.options import DARE_TRAINING, RatioOptions
+from dare_bench.trainers.rl.options import DARE_ROLLOUT, DARE_TRAINING, PublishedRollout, RatioOptions
 from dare_bench.trainers.rl.policy_gradient import PolicyGradient, counts_of
-from dare_bench.trainers.rl.published_rollout import DARE_ROLLOUT, PublishedRollout
 from dare_bench.trainers.rl.surrogate import linearized
 
 

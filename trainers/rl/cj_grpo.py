@@ -20,9 +20,17 @@ from pydantic import Field
 
 from dare_bench.trainers.rl.completions import Completion
 from dare_bench.trainers.rl.estimators import Actions, trajectory
-from dare_bench.trainers.rl.options import ADAPTER, AGGREGATION, DARE_RATIO, SCRIPTS, EndOptions, RatioOptions
+from dare_bench.trainers.rl.options import (
+    ADAPTER,
+    AGGREGATION,
+    DARE_RATIO,
+    DARE_ROLLOUT,
+    SCRIPTS,
+    EndOptions,
+    PublishedRollout,
+    RatioOptions,
+)
 from dare_bench.trainers.rl.policy_gradient import PolicyGradient
-from dare_bench.trainers.rl.published_rollout import DARE_ROLLOUT, PublishedRollout
 from dare_bench.trainers.rl.surrogate import Advantage, Aggregation
 
 

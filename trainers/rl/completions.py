@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import Annotated
 
 from pydantic import FailFast, FiniteFloat
 
+from dare_bench.errors import TrainingError
 from dare_bench.types import Generation, ModelSpec
 
 Integers = Annotated[tuple[int, ...], FailFast()]
@@ -112,3 +114,23 @@ def recorded(prompt: Sequence[int], answer: Generation, mask_id: int, key: int, 
     logprobs = tuple(value for value in drawn if value is not None)
     known = logprobs if len(logprobs) == length and answer.trajectory is not None else ()
     return Completion(tuple(prompt), tuple(tokens), length, key, tuple(set_at), where, known)
+
+
+def check_blocks(completion: Completion, block_length: int) -> None:
+    """Check that a completion was written in the blocks in which a block-causal learner scores it: counted from the
+    prompt's first token, one finished after another, to the end of the last.
+
+    Raises:
+        TrainingError: other blocks, or a last block that was left unfinished.
+    """
+    offset, end = len(completion.prompt), len(completion.prompt) + len(completion.tokens)
+    forwards: dict[int, list[int]] = {}
+    for column, forward in enumerate(completion.set_at, offset):
+        forwards.setdefault(column // block_length, []).append(forward)
+    in_order = all(max(earlier) < min(later) for earlier, later in pairwise([[-1], *forwards.values()]))
+    if end % block_length or not in_order:
+        raise TrainingError(
+            f"{completion.where}: columns {offset} to {end - 1} were not sampled in finished blocks of {block_length} "
+            "tokens, counted from the prompt's first token, in which the learner scores them; omit --rollout fields "
+            "that stop inside a block or set other blocks (eos_early_stop, block_length)"
+        )

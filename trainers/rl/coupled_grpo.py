@@ -15,9 +15,8 @@ from pydantic import Field, field_validator
 
 from dare_bench.trainers.rl.completions import Completion
 from dare_bench.trainers.rl.estimators import Actions, coupled
-from dare_bench.trainers.rl.options import DARE_RATIO, SCRIPTS, EndOptions, RatioOptions
+from dare_bench.trainers.rl.options import DARE_RATIO, DARE_ROLLOUT, SCRIPTS, EndOptions, PublishedRollout, RatioOptions
 from dare_bench.trainers.rl.policy_gradient import PolicyGradient
-from dare_bench.trainers.rl.published_rollout import DARE_ROLLOUT, PublishedRollout
 from dare_bench.trainers.rl.surrogate import Advantage
 from dare_bench.training.spec import WITH_FLOOR
 

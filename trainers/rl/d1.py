@@ -14,9 +14,16 @@ from pydantic import Field
 
 from dare_bench.trainers.rl.completions import Completion
 from dare_bench.trainers.rl.estimators import Actions, fully_masked
-from dare_bench.trainers.rl.options import ADAPTER, DARE_RATIO, SCRIPTS, EndOptions, RatioOptions
+from dare_bench.trainers.rl.options import (
+    ADAPTER,
+    D1_ROLLOUT,
+    DARE_RATIO,
+    DARE_ROLLOUT,
+    SCRIPTS,
+    EndOptions,
+    RatioOptions,
+)
 from dare_bench.trainers.rl.policy_gradient import PolicyGradient
-from dare_bench.trainers.rl.published_rollout import D1_ROLLOUT, DARE_ROLLOUT
 from dare_bench.trainers.rl.surrogate import Advantage
 
 

@@ -16,9 +16,8 @@ from pydantic import Field
 
 from dare_bench.trainers.rl.completions import Completion
 from dare_bench.trainers.rl.estimators import Actions, elbo
-from dare_bench.trainers.rl.options import DARE_TRAINING, RatioOptions
+from dare_bench.trainers.rl.options import DARE_ROLLOUT, DARE_TRAINING, RatioOptions
 from dare_bench.trainers.rl.policy_gradient import PolicyGradient, counts_of
-from dare_bench.trainers.rl.published_rollout import DARE_ROLLOUT
 
 
 class EBPOOptions(RatioOptions):

@@ -21,11 +21,9 @@ from torch import Tensor
 from dare_bench.diffusion.schedules import NoiseSchedule
 from dare_bench.trainers.rl.completions import Completion
 from dare_bench.trainers.rl.estimators import Actions, elbo
-from dare_bench.trainers.rl.options import ADAPTER, RatioOptions
+from dare_bench.trainers.rl.options import ADAPTER, PublishedRollout, RatioOptions
 from dare_bench.trainers.rl.policy_gradient import PolicyGradient
-from dare_bench.trainers.rl.published_rollout import PublishedRollout
-from dare_bench.trainers.rl.rollout_step import Surrogate
-from dare_bench.trainers.rl.surrogate import Advantage, divergence
+from dare_bench.trainers.rl.surrogate import Advantage, Surrogate, divergence
 
 
 class ESPOOptions(RatioOptions):

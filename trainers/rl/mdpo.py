@@ -11,12 +11,16 @@ confidence remasking.
 Source: the published code; the defaults are those of its command. It chooses forwards for the completions of a device,
 DARE for those of a batch. Both also multiply the loss of a token by the sampler's probability of it
 (``confidence_weights``), and then the loss is no policy gradient. ``prompt_filter=over_denoising`` trains on the
-prompts of the published command (see ``over_denoising.py``); the default, all prompts, is that of the code. The command
-also draws the block length of each prompt from two, which is not built: a block is the whole canvas.
+prompts of the published command: those whose answer is right after some forward, and wrong after the last one. Before
+an epoch, of which the command makes one, each prompt is answered once with temperature 0 and the other settings of the
+rollout. Here the weights before the first step answer them, and the chosen prompts are part of each checkpoint. The
+default, all prompts, is that of the code. The command also draws the block length of each prompt from two, which is not
+built: a block is the whole canvas.
 """
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any, ClassVar, Literal
@@ -25,24 +29,23 @@ import torch
 from pydantic import Field
 from torch import Tensor
 
-from dare_bench.errors import DecodingError, UsageError
+from dare_bench.errors import DecodingError, TrainingError, UsageError
 from dare_bench.protocols import LoadedModel
 from dare_bench.trainers.objective import Metrics
+from dare_bench.trainers.rl.algorithm import CAPABILITIES
 from dare_bench.trainers.rl.completions import Completion
 from dare_bench.trainers.rl.estimators import Actions, predicted
-from dare_bench.trainers.rl.options import AGGREGATION, EndOptions, RatioOptions
-from dare_bench.trainers.rl.over_denoising import is_over_denoised, over_denoised_prompts
+from dare_bench.trainers.rl.options import AGGREGATION, EndOptions, PublishedRollout, RatioOptions
 from dare_bench.trainers.rl.policy_gradient import PolicyGradient
-from dare_bench.trainers.rl.published_rollout import PublishedRollout
-from dare_bench.trainers.rl.requirements import CAPABILITIES
 from dare_bench.trainers.rl.rollout import Rollouts
 from dare_bench.trainers.rl.rollout_metrics import numbers
 from dare_bench.trainers.rl.step_rewards import Chosen, choose, predictions, rewards_of_forwards
 from dare_bench.trainers.rl.surrogate import Aggregation
 from dare_bench.trainers.steps import StepShape
+from dare_bench.training.processes import first_process
 from dare_bench.training.rows import Tokens
 from dare_bench.training.spec import TrainSpec
-from dare_bench.types import Generation, ModelSpec, RewardPrompt
+from dare_bench.types import Generation, ModelSpec, Request, Reward, RewardPrompt
 
 
 class MDPOOptions(EndOptions, RatioOptions):
@@ -138,10 +141,6 @@ class MDPO(PolicyGradient):
     def learns_from(self, completion: Completion, advantage: float) -> bool:
         return any(forward.advantage for forward in completion.predictions)
 
-    @property
-    def predictions_each(self) -> int:
-        return self.options.sample_train_steps
-
     def actions(self, completions: Sequence[Completion], iteration: int, shared_key: int) -> Actions:
         return predicted(completions, self.spec.mask)
 
@@ -180,3 +179,46 @@ class MDPORollouts(Rollouts):
         }
         recorded = [predictions(a, each, mask, scored) for a, each in zip(answers, chosen, strict=True)]
         return [replace(c, predictions=of_c) for c, of_c in zip(completions, recorded, strict=True)], metrics
+
+
+log = logging.getLogger("dare_bench")
+
+
+def is_over_denoised(rewards: Sequence[Reward]) -> bool:
+    """Is an answer right after some forward, and wrong after the last one?
+
+    Args:
+        rewards: of the answers that its forwards predict, in order.
+    """
+    right = [reward.accuracy or 0.0 for reward in rewards]
+    return max(right) > right[-1]
+
+
+def over_denoised_prompts(source: Rollouts) -> list[int]:
+    """The indices of the prompts of the data that suffer from over-denoising now. Called by all processes together;
+    each answers its part, as many prompts at a time as a step has completions.
+
+    Raises:
+        TrainingError: there are none.
+    """
+    assert source.policy is not None
+    count, size, kept = len(source.data.items), source.shape.items_per_step, list[int]()
+    for begin in range(0, count, size):
+        mine = range(begin, min(begin + size, count))[source.process :: source.shape.processes]
+        requests = [(index, _greedy(source.request(0, index, 0, 0, index))) for index in mine]
+        answers = [answer for _, answer in source.answered(requests)]
+        rewards = rewards_of_forwards(answers, source.reward_prompts(requests), source.scores)
+        chosen = [index for index, of_answer in zip(mine, rewards, strict=True) if is_over_denoised(of_answer)]
+        kept += [index for part in source.policy.gather(chosen) for index in part]
+    if not kept:
+        raise TrainingError(
+            f"prompt_filter=over_denoising: none of {count:,} prompts has a right answer after some forward and a "
+            "wrong one after the last; give more prompts (--rows), or omit it"
+        )
+    if first_process():
+        log.info("prompt_filter=over_denoising: %s of %s prompts", f"{len(kept):,}", f"{count:,}")
+    return sorted(kept)
+
+
+def _greedy(request: Request) -> Request:
+    return replace(request, decoding={**request.decoding, "temperature": 0.0})

@@ -10,13 +10,12 @@ REINFORCE's; its values are needed there only for the KL term.
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, ClassVar
 
 import torch
-from pydantic import BaseModel
 from torch import Tensor
 
 from dare_bench.diffusion.forward import Inputs
@@ -26,68 +25,41 @@ from dare_bench.errors import TrainingError, UsageError
 from dare_bench.protocols import LoadedModel, Services
 from dare_bench.seeds import key
 from dare_bench.trainers.objective import Losses, Metrics
+from dare_bench.trainers.reference_policy import ReferenceSync
 from dare_bench.trainers.rl.algorithm import Algorithm
 from dare_bench.trainers.rl.collapse import CollapseWarning, warn_of_large_updates
-from dare_bench.trainers.rl.completions import Completion, recorded
+from dare_bench.trainers.rl.completions import Completion
 from dare_bench.trainers.rl.estimators import Actions
-from dare_bench.trainers.rl.ledger import gap_metrics, importance, sampler_logprobs
-from dare_bench.trainers.rl.options import EndOptions, RatioOptions, RLOptions
-from dare_bench.trainers.rl.published_rollout import PublishedRollout
-from dare_bench.trainers.rl.reference_sync import ReferenceSync
-from dare_bench.trainers.rl.requirements import (
-    CAPABILITIES,
-    check_blocks,
-    check_method,
-    check_rollout,
-    log_rollout,
-)
+from dare_bench.trainers.rl.options import RatioOptions, RLOptions
+from dare_bench.trainers.rl.requirements import check_method, check_rollout, log_rollout
 from dare_bench.trainers.rl.rollout import Rollouts
 from dare_bench.trainers.rl.rollout_file import Rollout
-from dare_bench.trainers.rl.rollout_step import RolloutStep, Surrogate, Update, surrogate_of
 from dare_bench.trainers.rl.served import check_engine, check_request
-from dare_bench.trainers.rl.surrogate import Divergence, action_weights, clip_metrics, clipped, divergence
+from dare_bench.trainers.rl.surrogate import (
+    Divergence,
+    RolloutStep,
+    Surrogate,
+    Update,
+    action_weights,
+    clip_metrics,
+    clipped,
+    divergence,
+    gap_metrics,
+    importance,
+    sampler_logprobs,
+    surrogate_of,
+)
 from dare_bench.trainers.steps import Step, StepShape
 from dare_bench.training.processes import data_parallel_size
 from dare_bench.training.rows import TokenRow, Tokens
 from dare_bench.training.spec import TrainSpec
-from dare_bench.types import Generation, ModelSpec
+from dare_bench.types import ModelSpec
 
 
 class PolicyGradient(Algorithm):
-    """The base of every algorithm. Subclasses define ``actions``, and declare the attributes below that differ (see
+    """The base of every algorithm. Subclasses define ``actions``, and declare the attributes that differ (see
     docs/rl.md)."""
 
-    reads = "prompts"
-    Options: ClassVar[type[BaseModel]] = RatioOptions
-    options: RLOptions
-    ratio: RatioOptions
-    """The settings of the ratio and the KL penalty; those of an algorithm without them are the defaults: no penalty."""
-    learning_rate = 1e-6
-    lora_learning_rate = 3e-6
-    rollouts: ClassVar[Mapping[str, PublishedRollout]] = {"paper": PublishedRollout()}
-    """By variant, how its published code samples; a variant that is missing samples as the paper."""
-    families: ClassVar[str] = "bidirectional"
-    """``bidirectional`` or ``any``: the attention that the estimator is sound for."""
-    scores_draws: ClassVar[bool] = False
-    """Is each action a token that the sampler drew, on the canvas that it drew from? Then logits are divided by the
-    rollout's temperature, so that ratios and gradients are those of the sampler's distribution."""
-    capabilities: ClassVar[Mapping[str, str]] = CAPABILITIES
-    """What a rollout needs of the model, and what it means."""
-    reads_tokens_only: ClassVar[bool] = False
-    """Does the loss depend on the tokens of a completion alone, and not on which forward wrote them, or how likely it
-    was? Then a served engine can sample."""
-    engine: LoadedModel | None = None
-    """The served engine that samples the completions; None: the model in training does."""
-    allows_rewriting: ClassVar[bool] = False
-    """Is the method sound if the sampler writes over tokens, or masks them again?"""
-    fixed_copies: ClassVar[bool] = False
-    """Are the masked copies of a completion the same in every inner iteration?"""
-    never_redraws: ClassVar[str] = ""
-    """Why groups are not drawn again (``dynamic_sampling``), if they cannot be."""
-    has_ratio: ClassVar[bool] = True
-    """Does the loss compare the policy with the one that sampled? Then later steps on a rollout need its values."""
-    filters_prompts = False
-    """Does the policy choose the prompts of the data that are trained on, before the first rollout?"""
     kl: ClassVar[Divergence] = "k3"
     estimator: ClassVar[str]
     """What is scored, in a few words."""
@@ -105,18 +77,8 @@ class PolicyGradient(Algorithm):
         check_method(self, spec)
         if options.rollout_engine is not None:
             check_request(self, spec)
-        self.reference_sync = self._reference_sync() if self.has_ratio else None
-
-    @classmethod
-    def settle(cls, given: dict[str, Any], spec: ModelSpec) -> Any:
-        """The options, with the temperature of the variant's published rollout for the model's family."""
-        temperature = cls.published_rollout(given).temperature.get(spec.family)
-        return super().settle({**({} if temperature is None else {"temperature": temperature}), **given}, spec)
-
-    @classmethod
-    def published_rollout(cls, options: Mapping[str, Any]) -> PublishedRollout:
-        """The published rollout of the variant that the options name."""
-        return cls.rollouts.get(str(options.get("variant")), cls.rollouts["paper"])
+        if self.has_ratio and self.ratio.sync_ref_model:
+            self.reference_sync = ReferenceSync(self.ratio.ref_model_sync_steps, self.ratio.ref_model_mixup_alpha)
 
     # -- declared by algorithms ----------------------------------------------------------------------------------
 
@@ -129,19 +91,9 @@ class PolicyGradient(Algorithm):
         """
 
     @property
-    def rollout_fields(self) -> Mapping[str, Any]:
-        """Decoding fields of the rollout that the algorithm determines."""
-        return {}
-
-    @property
     def actions_each(self) -> int:
         """Actions of a completion that are not tokens."""
         return 1
-
-    @property
-    def predictions_each(self) -> int:
-        """Most predictions of a completion that are trained on."""
-        return 0
 
     def learns_from(self, completion: Completion, advantage: float) -> bool:
         """Has a completion with this advantage a gradient, apart from the KL penalty?"""
@@ -178,26 +130,10 @@ class PolicyGradient(Algorithm):
         o = self.ratio
         return o.epsilon, o.epsilon if o.epsilon_high is None else o.epsilon_high, o.dual_clip
 
-    @property
-    def reference(self) -> str | None:
-        return self.ratio.reference
-
-    def _reference_sync(self) -> ReferenceSync | None:
-        """What moves the reference; None: it stays as it is."""
-        o = self.ratio
-        return ReferenceSync(o.ref_model_sync_steps, o.ref_model_mixup_alpha) if o.sync_ref_model else None
-
     # -- rollout -------------------------------------------------------------------------------------------------
 
     def source(self, data: Tokens, shape: StepShape, seed: int, process: int = 0) -> Rollouts:
         return Rollouts(self, data, shape, seed, process)
-
-    @classmethod
-    def default_batch(cls, options: Mapping[str, Any]) -> int:
-        """The completions of one prompt."""
-        given = {**cls.variants.get(str(options.get("variant")), {}), **options}
-        count = str(given.get("num_generations", cls.Options.model_fields["num_generations"].default))
-        return int(count) if count.isdigit() and int(count) else super().default_batch(options)
 
     def check(self, spec: TrainSpec, model: LoadedModel, data: Tokens) -> None:
         if self.reference_sync is not None and (spec.peft is not None or spec.adapter is not None):
@@ -213,13 +149,6 @@ class PolicyGradient(Algorithm):
         log_rollout(self)
         warn_of_large_updates(self, spec)
 
-    @property
-    def uses_of_item(self) -> int:
-        return self.options.num_generations * self.options.num_iterations
-
-    def lengths(self, data: Tokens) -> list[int]:
-        return [len(row.prompt) + self.completion_length for item in data.items for row in item]
-
     def replay(
         self, spec: TrainSpec, model: LoadedModel, data: Tokens, out: Path, services: Services, step: int, batch: int
     ) -> Any:
@@ -230,49 +159,6 @@ class PolicyGradient(Algorithm):
 
     def callbacks(self) -> list[Any]:
         return [CollapseWarning(), *([self.reference_sync] if self.reference_sync is not None else [])]
-
-    @property
-    def completion_length(self) -> int:
-        """Tokens of a completion's canvas."""
-        return self.options.max_completion_length or self.canvas or 256
-
-    def resolved_options(self, steps: int | None = None) -> BaseModel:
-        update = {"max_completion_length": self.completion_length, "rollout": self.decoding_fields}
-        return self.options.model_copy(update=update)
-
-    @property
-    def decoding_fields(self) -> dict[str, Any]:
-        """The decoding fields of the rollout that are given, over those of the variant's published code."""
-        given, published = self.options.rollout, self.published_rollout({"variant": self.options.variant})
-        served = self.options.rollout_engine is not None
-        return published.resolved(self.spec, self.completion_length, given, cuts_only=served)
-
-    def request(self, prompt: Sequence[int]) -> dict[str, Any]:
-        """The decoding fields of a completion: the whole canvas where attention is bidirectional, else up to the block
-        of the first EOS."""
-        own = {"gen_length": self.completion_length, "temperature": self.options.temperature, **self.rollout_fields}
-        return {**own, "early_stop": self.spec.block_length is not None, **self.decoding_fields, "trajectory": True}
-
-    def served_request(self, prompt: Sequence[int]) -> dict[str, Any]:
-        """The decoding fields of a completion that an engine samples: the whole canvas (see ``served.py``)."""
-        canvas = self.completion_length
-        canvas += -(len(prompt) + canvas) % (self.spec.block_length or 1)
-        own = {"gen_length": canvas, "temperature": self.options.temperature, "early_stop": False}
-        return {**own, **self.decoding_fields}
-
-    def completion(self, prompt: Sequence[int], answer: Generation, key: int, where: str) -> Completion:
-        """The record of a sampled answer. Raises TrainingError if its blocks are not the learner's."""
-        completion = recorded(prompt, answer, self.spec.mask, key, where)
-        completion = replace(completion, scored=self.scored(completion.tokens))
-        if self.spec.block_length is not None and answer.trajectory is not None:
-            check_blocks(completion, self.spec.block_length)
-        return completion
-
-    def scored(self, tokens: Sequence[int]) -> int:
-        """The number of leading tokens of an answer that count."""
-        every = self.options.score_after_eos if isinstance(self.options, EndOptions) else True
-        ends = [] if every else [i for i, t in enumerate(tokens) if t in self.spec.eos_ids]
-        return ends[0] + 1 if ends else len(tokens)
 
     # -- loss ----------------------------------------------------------------------------------------------------
 

@@ -7,54 +7,47 @@ The weights of the tokens in an update inside a rollout also depend on the weigh
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import groupby
 from pathlib import Path
 from tempfile import TemporaryDirectory
+from typing import Any
 
 from torch import Tensor
 
 from dare_bench.errors import UsageError
 from dare_bench.protocols import LoadedModel, Services
 from dare_bench.registry import registry
-from dare_bench.trainers.arguments import training_arguments
 from dare_bench.trainers.checkpoints import checkpoints, step_of
+from dare_bench.trainers.forwards import settle
 from dare_bench.trainers.loop import Loop
 from dare_bench.trainers.policy import PolicyInTraining
 from dare_bench.trainers.rl.algorithm import Algorithm
-from dare_bench.trainers.rl.completions import Prediction
+from dare_bench.trainers.rl.completions import Completion
 from dare_bench.trainers.rl.completions_table import TableRow, read_table, table_name, tables
 from dare_bench.trainers.rl.rollout import Rollouts
 from dare_bench.trainers.rl.rollout_file import Rollout
-from dare_bench.trainers.rl.rollout_step import RolloutStep
-from dare_bench.trainers.settling import settle
+from dare_bench.trainers.rl.surrogate import RolloutStep
 from dare_bench.trainers.steps import StepShape
+from dare_bench.trainers.training_run import training_arguments
 from dare_bench.training.rows import Tokens
 from dare_bench.training.spec import TrainSpec
 
 
 @dataclass(frozen=True, kw_only=True)
-class ReplayedCompletion:
-    """A completion of the rollout (see :class:`~dare_bench.trainers.rl.completions.Completion`).
+class ReplayedCompletion(Completion):
+    """A completion of the rollout with its reward.
 
     ``weights`` are the derivatives of the step's loss at -log p of each token, summed over copies: the update makes a
     token with a positive weight likelier. Copies that score another token at its position do not count. None if the
-    weights before the update were not kept. ``predictions``: of the forwards that are trained on, if the method scores
-    them (``mdpo``); ``advantage`` is then that of the last answer, and each of them has its own.
+    weights before the update were not kept. The ``advantage`` of a completion with ``predictions`` is that of the last
+    answer, and each prediction has its own.
     """
 
-    where: str
-    prompt: tuple[int, ...]
-    tokens: tuple[int, ...]
-    scored: int
-    set_at: tuple[int, ...]
-    logprobs: tuple[float, ...]
     text: str
     reward: float | None
     advantage: float
     weights: tuple[float, ...] | None
-    predictions: tuple[Prediction, ...] = ()
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -103,11 +96,15 @@ def replay(
     number = step - 1
     rollout, iteration = divmod(number, iterations)
     first = number - iteration
+    place: dict[str, Any] = {"step": step, "steps": steps, "rollout": rollout}
+    place |= {"iteration": iteration, "iterations": iterations}
     never = _why_never(method)
     weights = set[int]() if never else {0, *saved}
     if first not in weights:
         if (rows := read_table(out, first + 1)) is not None:
-            return _from_table(rows, step, steps, iterations)
+            groups = tuple(tuple(map(_of_table, group)) for _, group in groupby(rows, key=lambda row: row.group))
+            table = f"the table {table_name(first)}"
+            return Replay(**place, sampled_from=table, updated_from=None, groups=groups, is_table=True)
         reason = never or (
             f"its rollout was sampled with the weights after step {first}, and {out} has no checkpoint-{first}"
         )
@@ -142,11 +139,7 @@ def replay(
     completions = replayed(source.rollout, update, settled.weight_N if settled else None)
     group = source.records
     return Replay(
-        step=step,
-        steps=steps,
-        rollout=rollout,
-        iteration=iteration,
-        iterations=iterations,
+        **place,
         sampled_from=_name(first),
         updated_from=_name(number) if known else None,
         groups=tuple(tuple(completions[i : i + group]) for i in range(0, len(completions), group)),
@@ -167,20 +160,11 @@ def replayed(rollout: Rollout, update: RolloutStep, weight_N: Tensor | None) -> 
     parts = zip(rollout.completions, rollout.texts, rollout.rewards, rollout.advantage, weights, strict=True)
     return [
         ReplayedCompletion(
-            where=c.where,
-            prompt=c.prompt,
-            tokens=c.tokens,
-            scored=c.scored,
-            set_at=c.set_at,
-            logprobs=c.logprobs,
-            text=text,
-            reward=reward,
-            advantage=advantage,
+            **vars(c), text=text, reward=reward, advantage=advantage,
             weights=None if weight_N is None else tuple(of_tokens),
-            predictions=c.predictions,
         )
         for c, text, reward, advantage, of_tokens in parts
-    ]
+    ]  # fmt: skip
 
 
 def _why_never(method: Algorithm) -> str:
@@ -192,38 +176,12 @@ def _why_never(method: Algorithm) -> str:
     return ""
 
 
-def _from_table(rows: Sequence[TableRow], step: int, steps: int, iterations: int) -> Replay:
-    """A step as far as the table of its rollout has it: without the weights of tokens."""
-    groups = [
-        tuple(
-            ReplayedCompletion(
-                where=row.where,
-                prompt=row.prompt_ids,
-                tokens=row.tokens,
-                scored=row.scored,
-                set_at=row.set_at,
-                logprobs=row.logprobs,
-                text=row.completion,
-                reward=row.reward,
-                advantage=row.advantage,
-                weights=None,
-            )
-            for row in group
-        )
-        for _, group in groupby(rows, key=lambda row: row.group)
-    ]
-    rollout, iteration = divmod(step - 1, iterations)
-    return Replay(
-        step=step,
-        steps=steps,
-        rollout=rollout,
-        iteration=iteration,
-        iterations=iterations,
-        sampled_from=f"the table {table_name(rows[0].step - 1)}",
-        updated_from=None,
-        groups=tuple(groups),
-        is_table=True,
-    )
+def _of_table(row: TableRow) -> ReplayedCompletion:
+    """A completion as far as the table of its rollout has it: without the weights of tokens."""
+    return ReplayedCompletion(
+        prompt=row.prompt_ids, tokens=row.tokens, scored=row.scored, key=0, set_at=row.set_at, where=row.where,
+        logprobs=row.logprobs, text=row.completion, reward=row.reward, advantage=row.advantage, weights=None,
+    )  # fmt: skip
 
 
 def replayable(steps: int, iterations: int, kept: set[int]) -> str:

@@ -4,12 +4,10 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Mapping
-from itertools import pairwise
 
-from dare_bench.errors import DecodingError, TrainingError, UsageError
+from dare_bench.errors import DecodingError, UsageError
 from dare_bench.protocols import LoadedModel
 from dare_bench.trainers.rl.algorithm import Algorithm
-from dare_bench.trainers.rl.completions import Completion
 from dare_bench.trainers.rl.options import RatioOptions
 from dare_bench.training.processes import first_process
 from dare_bench.training.rows import Tokens
@@ -17,13 +15,6 @@ from dare_bench.training.tokens import EOS
 from dare_bench.types import Decoding, ModelSpec
 
 log = logging.getLogger("dare_bench")
-
-CAPABILITIES: Mapping[str, str] = {
-    "trajectory": "record which forward wrote each token",
-    "logprobs": "record the log-probability of each drawn token",
-    "row_keyed_randomness": "draw a row's random numbers from the row's own seed",
-}
-"""What every rollout needs of a model (``types.Capabilities``), and what it means."""
 
 OWN_FIELDS: Mapping[str, str] = {
     "gen_length": "--max-completion-length",
@@ -143,26 +134,6 @@ def check_fields(method: Algorithm, spec: ModelSpec) -> None:
         raise DecodingError(
             f"rollout block_length={grid!r}: {spec.family} is trained on blocks of {own} tokens, in which its "
             "learner replays a completion; omit it"
-        )
-
-
-def check_blocks(completion: Completion, block_length: int) -> None:
-    """Check that a completion was written in the blocks in which a block-causal learner scores it: counted from the
-    prompt's first token, one finished after another, to the end of the last.
-
-    Raises:
-        TrainingError: other blocks, or a last block that was left unfinished.
-    """
-    offset, end = len(completion.prompt), len(completion.prompt) + len(completion.tokens)
-    forwards: dict[int, list[int]] = {}
-    for column, forward in enumerate(completion.set_at, offset):
-        forwards.setdefault(column // block_length, []).append(forward)
-    in_order = all(max(earlier) < min(later) for earlier, later in pairwise([[-1], *forwards.values()]))
-    if end % block_length or not in_order:
-        raise TrainingError(
-            f"{completion.where}: columns {offset} to {end - 1} were not sampled in finished blocks of {block_length} "
-            "tokens, counted from the prompt's first token, in which the learner scores them; omit --rollout fields "
-            "that stop inside a block or set other blocks (eos_early_stop, block_length)"
         )
 
 

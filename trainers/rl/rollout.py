@@ -24,18 +24,25 @@ from dare_bench.trainers.policy import PolicyInTraining
 from dare_bench.trainers.rl.algorithm import Algorithm
 from dare_bench.trainers.rl.completions import Completion
 from dare_bench.trainers.rl.completions_table import is_due, table_lines, table_name
-from dare_bench.trainers.rl.redraw import Groups, Scored, groups_of
 from dare_bench.trainers.rl.rollout_file import (
     Rollout,
     read_prompts,
     read_rollout,
-    size_limit,
     write_prompts,
     write_rollout,
 )
-from dare_bench.trainers.rl.rollout_metrics import group_metrics, numbers, redraw_metrics, reward_metrics, written_nll
-from dare_bench.trainers.rl.rollout_step import RolloutStep, Update
+from dare_bench.trainers.rl.rollout_metrics import (
+    Groups,
+    Scored,
+    group_metrics,
+    groups_of,
+    numbers,
+    redraw_metrics,
+    reward_metrics,
+    written_nll,
+)
 from dare_bench.trainers.rl.served import ServedSampler
+from dare_bench.trainers.rl.surrogate import RolloutStep, Update
 from dare_bench.trainers.steps import StepShape, places
 from dare_bench.training.processes import first_process
 from dare_bench.training.rows import Tokens
@@ -138,7 +145,7 @@ class Rollouts:
 
     def drawn(self, rollout: int, draw: int = 0) -> list[tuple[int, int]]:
         """(epoch, index of the prompt) of each group of a rollout in all processes; a further ``draw`` has another
-        order of the data (``redraw.py``)."""
+        order of the data."""
         if self.prompts is None:
             self.prompts = self.chosen_prompts()
         seed = key("redraw", self.seed, draw) if draw else self.seed
@@ -197,7 +204,7 @@ class Rollouts:
         return groups_of(mine, value_B, self.group, self.method.options.advantage, draws)
 
     def _redrawn(self, number: int, groups: Groups) -> tuple[Groups, int]:
-        """The groups of a rollout, those without an advantage drawn again (``redraw.py``), and how many groups that
+        """The groups of a rollout, those without an advantage drawn again, and how many groups that
         were in all. Called by all processes together."""
         count, first = 0, self.process * len(groups.mine)
         for draw in range(1, 1 + (self.method.options.dynamic_sampling or 0)):
@@ -331,16 +338,7 @@ class Rollouts:
 
     def read(self, folder: Path) -> Rollout | None:
         """The rollout of all processes in a checkpoint, if one is in use; raises TrainingError."""
-        method = self.method
-        canvas, context = method.completion_length, method.spec.context_limit
-        return read_rollout(
-            folder,
-            count=self.count,
-            iterations=self.iterations,
-            later=self.later,
-            limit=size_limit(self.count, context, method.predictions_each, self.later, canvas),
-            check=self.check,
-        )
+        return read_rollout(folder, count=self.count, iterations=self.iterations, later=self.later, check=self.check)
 
     def check(self, rollout: Rollout) -> None:
         """Raise ValueError unless a rollout that was read is of the prompts that are drawn for it, by this model."""

@@ -22,9 +22,8 @@ _LISTS = ("completions", "texts", "rewards", "advantage", "draws")
 """Fields of a rollout that have a value for each completion."""
 Values = Annotated[list[FiniteFloat], FailFast()]
 """Validated up to the first value that is none, as are the other lists: a file may hold millions."""
-MAX_FILE = 1 << 20, 2048, 32
-"""Maximum size of the file in bytes, and what is added to it by each token of a completion, and by each number that
-predictions and old values have for a token."""
+MAX_FILE = 1 << 32
+"""Maximum size of the file in bytes."""
 
 
 @dataclass(kw_only=True)
@@ -42,7 +41,7 @@ class Rollout:
     """None: it could not be scored."""
     advantage: Values
     draws: Annotated[list[NonNegativeInt], FailFast()] = field(default_factory=list)
-    """The draw of each completion's group (``redraw.py``); empty: the first."""
+    """The draw of each completion's group; empty: the first."""
     scored_total: NonNegativeInt
     """Scored tokens of all processes."""
     weights_version: int
@@ -76,14 +75,13 @@ def write_rollout(parts: Sequence[dict[str, Any]], folder: Path) -> None:
 
 
 def read_rollout(
-    folder: Path, *, count: int, iterations: int, later: int, limit: int, check: Callable[[Rollout], None]
+    folder: Path, *, count: int, iterations: int, later: int, check: Callable[[Rollout], None]
 ) -> Rollout | None:
     """The rollout of all processes, which may have been other ones; None if there is none in use.
 
     Args:
         count: its completions.
         iterations, later: its inner iterations, and those that read the values of the policy that sampled.
-        limit: maximum size of the file in bytes.
         check: raises ValueError for a rollout of another training.
 
     Raises:
@@ -92,7 +90,7 @@ def read_rollout(
     if not (folder / FILE).exists():
         return None
     with _reading(folder / FILE):
-        raw = parse_json(read_bytes(folder / FILE, TrainingError, limit=limit))
+        raw = parse_json(read_bytes(folder / FILE, TrainingError, limit=MAX_FILE))
         parts = _PARTS.validate_python([{**part, "metrics": {}} for part in _FIELDS.validate_python(raw)])
         if not parts or any(len(part.old) != later for part in parts):
             raise ValueError(f"it has no old values of {iterations} inner iterations")
@@ -107,13 +105,6 @@ def read_rollout(
         whole = replace(parts[0], old=old, **columns)
         check(whole)
         return whole
-
-
-def size_limit(count: int, context: int, predictions: int, later: int, canvas: int) -> int:
-    """The maximum size of the file in bytes. A prediction has up to two numbers for each token of the canvas, and
-    old values of them."""
-    least, token, number = MAX_FILE
-    return least + count * (token * context + number * (1 + predictions) * (2 + later) * canvas)
 
 
 def write_prompts(prompts: Sequence[int], folder: Path) -> None:

@@ -1,13 +1,23 @@
-"""What is logged of a rollout: sums and counts by name (``objective.Metrics``), of the answers of a process."""
+"""The groups of a rollout, and what is logged of it: sums and counts by name (``objective.Metrics``).
+
+Groups whose rewards do not differ teach nothing. Dynamic sampling (DAPO, arXiv 2503.14476, section 3.2) draws them
+again, each from another prompt, up to a limit. DAPO draws whole batches until enough groups are left; here a group is
+replaced in its place, so that sizes stay as they are. Draw d of a place in rollout k is the prompt at that place in
+another order of the data: a function of (seed, k, place, d), so that a resumed or divided training draws the same.
+"""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from dataclasses import dataclass
 from statistics import stdev
 
+import torch
+
 from dare_bench.trainers.rl.completions import Completion
-from dare_bench.types import Generation, Reward
+from dare_bench.trainers.rl.surrogate import Advantage, advantages
+from dare_bench.types import Generation, Reward, RewardPrompt
 
 
 def numbers(rewards: Sequence[Reward]) -> list[float]:
@@ -77,3 +87,35 @@ def written_nll(completions: Sequence[Completion], answers: Sequence[Generation]
         if event.op == "set" and 0 <= event.position < completion.scored and event.logprob is not None
     ]
     return -sum(drawn), len(drawn)
+
+
+@dataclass(frozen=True)
+class Scored:
+    """A completion with its answer and its reward."""
+
+    prompt: RewardPrompt
+    completion: Completion
+    answer: Generation
+    reward: Reward
+
+
+@dataclass
+class Groups:
+    """The groups of a rollout: the completions of this process, and of all processes group by group the rewards (NaN:
+    none), the advantages, and the draw that each group is from (0: the first)."""
+
+    mine: list[Scored]
+    value_B: list[float]
+    advantage_B: list[float]
+    draws: list[int]
+
+    def informative(self) -> list[bool]:
+        """Of each group: has a completion an advantage?"""
+        group = len(self.value_B) // len(self.draws)
+        return [any(self.advantage_B[i : i + group]) for i in range(0, len(self.value_B), group)]
+
+
+def groups_of(mine: list[Scored], value_B: list[float], size: int, kind: Advantage, draws: Sequence[int]) -> Groups:
+    """The groups of ``size`` completions with the rewards ``value_B`` of all processes, and their advantages."""
+    advantage_B = advantages(torch.tensor(value_B, dtype=torch.float64), size, kind)
+    return Groups(mine, value_B, advantage_B.tolist(), [*draws])

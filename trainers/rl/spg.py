@@ -21,11 +21,9 @@ from torch import Tensor
 from dare_bench.trainers.objective import Losses, Metrics
 from dare_bench.trainers.rl.completions import Completion
 from dare_bench.trainers.rl.estimators import Actions, BoundedActions, block_masked
-from dare_bench.trainers.rl.options import ADAPTER, DARE, SCRIPTS, EndOptions, RLOptions
+from dare_bench.trainers.rl.options import ADAPTER, D1_ROLLOUT, DARE, DARE_ROLLOUT, SCRIPTS, EndOptions, RLOptions
 from dare_bench.trainers.rl.policy_gradient import PolicyGradient
-from dare_bench.trainers.rl.published_rollout import D1_ROLLOUT, DARE_ROLLOUT
-from dare_bench.trainers.rl.rollout_step import surrogate_of
-from dare_bench.trainers.rl.surrogate import Advantage
+from dare_bench.trainers.rl.surrogate import Advantage, surrogate_of
 from dare_bench.trainers.steps import Step
 
 

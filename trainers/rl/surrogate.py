@@ -1,14 +1,27 @@
-"""The parts of a policy-gradient loss that do not look at the model: advantages, clipped ratios, KL, aggregation.
+"""The parts of a policy-gradient loss that do not look at the model: advantages, clipped ratios, KL, aggregation, and
+the correction for a sampler that is not the learner's policy.
+
+Of each drawn token, log p in the distribution that the sampler drew it from and the learner's log p on the recorded
+canvas differ by rounding only where the sampler is exact. They differ where it computes with an approximate cache, cuts
+the distribution (top-p, top-k), suppresses tokens or uses guidance. :func:`importance` weighs for it, truncated.
 
 Shape letters: S completions, G completions of a prompt (a group), A actions (tokens or sequences).
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Literal
 
 import torch
 from torch import Tensor
+
+from dare_bench.trainers.objective import Metrics
+from dare_bench.trainers.rl.completions import Completion
+from dare_bench.trainers.rl.distillation import Distillation
+from dare_bench.trainers.rl.estimators import Actions
+from dare_bench.trainers.steps import Step
 
 Advantage = Literal["standardized", "mean", "leave_one_out"]
 Divergence = Literal["k1", "k2", "k3"]
@@ -128,3 +141,83 @@ def action_weights(
     first = torch.zeros(int(transition_A.max()) + 1, dtype=torch.long).index_copy_(0, transition_A, sample_A)
     transitions_A = torch.bincount(first[transition_A.unique()], minlength=int(sample_A.max()) + 1)[sample_A].double()
     return 1.0 / (size_A * transitions_A * completions)
+
+
+def sampler_logprobs(actions: Actions, completions: Sequence[Completion], completion_A: Tensor) -> Tensor | None:
+    """log p of the token of each action in the distribution that the sampler drew it from, float64 [A], in nats; None
+    if the sampler did not record it.
+
+    Args:
+        actions: of drawn tokens: one action for each scored token, in the same order.
+        completion_A: the completion of each action, counted in ``completions``.
+    """
+    if any(len(c.logprobs) != len(c.tokens) for c in completions):
+        return None
+    column_A = actions.copies.batch.column_T[actions.copies.at_N].tolist()
+    drawn = [
+        completions[number].logprobs[column - len(completions[number].prompt)]
+        for number, column in zip(completion_A.tolist(), column_A, strict=True)
+    ]
+    return torch.tensor(drawn, dtype=torch.float64)
+
+
+def gap_metrics(learner_A: Tensor, sampler_A: Tensor) -> Metrics:
+    """The mean and the largest absolute difference of the log-probabilities, in nats."""
+    if not len(learner_A):
+        return {}
+    gap_A = (learner_A - sampler_A).abs()
+    return {"sampler_gap": (float(gap_A.sum()), float(len(gap_A))), "sampler_gap_max": (float(gap_A.max()), 1.0)}
+
+
+def importance(learner_A: Tensor, sampler_A: Tensor, cap: float) -> tuple[Tensor, tuple[float, float]]:
+    """Truncated importance weights min(p of the learner / p of the sampler, cap) of drawn tokens, float64 [A], and the
+    metric of how many were cut (Ionides, "Truncated Importance Sampling", 2008; TRL weighs the rollouts of other
+    engines so).
+
+    Args:
+        learner_A: log p under the weights that sampled, as the learner computes it.
+    """
+    ratio_A = (learner_A - sampler_A).clamp(max=MAX_LOG_RATIO).exp()
+    return ratio_A.clamp(max=cap), (float((ratio_A > cap).double().sum()), float(len(ratio_A)))
+
+
+@dataclass(frozen=True, kw_only=True)
+class Surrogate:
+    """What the loss of a step needs beside its copies. ``old_A`` None: the policy itself is the old one.
+    ``completion_A`` is the completion of each action, counted in the rollout, ``drawn_A`` log p of its token in the
+    distribution that the sampler drew it from; None where actions are not drawn tokens. ``distillation`` is a further
+    term of the loss, of ``dtreerpo`` alone."""
+
+    actions: Actions
+    completion_A: Tensor
+    advantage_A: Tensor
+    weight_A: Tensor
+    old_A: Tensor | None
+    metrics: Metrics
+    drawn_A: Tensor | None = None
+    distillation: Distillation | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class RolloutStep(Step):
+    """The part of an optimizer step that one process computes on a rollout."""
+
+    surrogate: Surrogate
+
+
+@dataclass(frozen=True, kw_only=True)
+class Update:
+    """An optimizer step on a rollout: step ``number`` (from 0) of the ``steps`` of a training with ``seed``, and inner
+    iteration ``iteration`` (from 0) of its rollout. ``completions`` is their number in all processes."""
+
+    number: int
+    iteration: int
+    completions: int
+    seed: int
+    steps: int
+
+
+def surrogate_of(step: Step) -> Surrogate:
+    """What the loss of a step on a rollout needs."""
+    assert isinstance(step, RolloutStep)
+    return step.surrogate

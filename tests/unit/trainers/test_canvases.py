@@ -12,7 +12,7 @@ from trained_families import FAMILIES, UNBUNDLED, opened
 
 from dare_bench.diffusion.canvas import pack
 from dare_bench.seeds import key
-from dare_bench.trainers.canvases import EXPONENT, Canvases, eos_factors, grid
+from dare_bench.trainers.noised import EXPONENT, Canvases, eos_factors, grid
 from dare_bench.trainers.preference import VRPO
 from dare_bench.trainers.sft import SFT
 from dare_bench.trainers.steps import StepShape

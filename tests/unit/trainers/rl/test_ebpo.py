@@ -15,9 +15,9 @@ from dare_bench.diffusion.schedules import NoiseSchedule
 from dare_bench.errors import TrainingError
 from dare_bench.loading import load
 from dare_bench.trainers.rl import estimators
+from dare_bench.trainers.rl.completions import check_blocks
 from dare_bench.trainers.rl.ebpo import EBPO
 from dare_bench.trainers.rl.espo import ESPO
-from dare_bench.trainers.rl.requirements import check_blocks
 from dare_bench.trainers.rl.surrogate import clipped
 from dare_bench.types import Event, Generation, ModelSpec
 

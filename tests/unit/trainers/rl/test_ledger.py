@@ -19,7 +19,7 @@ from dare_bench.trainers.rl.coupled_grpo import CoupledGRPO
 from dare_bench.trainers.rl.d1 import D1
 from dare_bench.trainers.rl.espo import ESPO
 from dare_bench.trainers.rl.estimators import trajectory
-from dare_bench.trainers.rl.ledger import gap_metrics, importance, sampler_logprobs
+from dare_bench.trainers.rl.surrogate import gap_metrics, importance, sampler_logprobs
 from dare_bench.types import Event, Generation
 
 

@@ -165,6 +165,6 @@ def test_a_filter_needs_the_number_of_steps_and_some_prompt(tmp_path, monkeypatc
     with pytest.raises(UsageError, match=r"prompt_filter=over_denoising: how many prompts .* give --max-steps"):
         train(**fields, output_path=str(tmp_path / "out"))
     assert not (tmp_path / "out").exists()
-    monkeypatch.setattr("dare_bench.trainers.rl.over_denoising.is_over_denoised", lambda rewards: False)
+    monkeypatch.setattr("dare_bench.trainers.rl.mdpo.is_over_denoised", lambda rewards: False)
     with pytest.raises(TrainingError, match=r"none of 64 prompts has a right answer after some forward"):
         train(**FILTERED, output_path=str(tmp_path / "out"))

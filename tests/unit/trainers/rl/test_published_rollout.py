@@ -15,7 +15,7 @@ from require import need_package
 from dare_bench.errors import DecodingError, UsageError
 from dare_bench.loading import load
 from dare_bench.registry import registry
-from dare_bench.trainers.rl.published_rollout import divisor
+from dare_bench.trainers.rl.options import divisor
 from dare_bench.training.run import train
 from dare_bench.training.spec import train_spec
 

@@ -7,7 +7,7 @@ import torch
 from torch import nn
 
 from dare_bench.errors import TrainingError
-from dare_bench.trainers.rl.reference_sync import FILE, ReferenceSync
+from dare_bench.trainers.reference_policy import FILE, ReferenceSync
 
 
 def network(seed: int, width: int = 3) -> nn.Module:

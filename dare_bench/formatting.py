@@ -170,3 +170,13 @@ def spread(values: Sequence[Any]) -> str:
     if len(distinct) > 1 and all(isinstance(value, (int, float)) for value in distinct):
         return f"{min(distinct)}–{max(distinct)}"
     return " or ".join(plain_value(value) for value in distinct)
+
+
+def duration(seconds: float) -> str:
+    """Seconds in words: ``8s``, ``3m 20s``, ``2h 05m``."""
+    whole = max(0, round(seconds))
+    if whole < 60:
+        return f"{whole}s"
+    if whole < 3600:
+        return f"{whole // 60}m {whole % 60:02d}s"
+    return f"{whole // 3600}h {whole % 3600 // 60:02d}m"

@@ -6,11 +6,12 @@ from __future__ import annotations
 import sys
 import time
 from collections.abc import Mapping
-from datetime import timedelta
 from typing import Any
 
 from tqdm import tqdm
 from transformers import TrainerCallback
+
+from dare_bench.formatting import duration
 
 NAMES = {"loss": "loss", "learning_rate": "lr", "grad_norm": "grad"}
 """Short names of entries of the log; the metrics of a method keep their names."""
@@ -51,10 +52,10 @@ class TrainingProgress(TrainerCallback):
             self.bar.set_postfix_str(f"loss {_short(logs['loss'])}")
         done = state.global_step - self.first
         rate = done / max(time.monotonic() - self.started, 1e-9)
-        left = (state.max_steps - state.global_step) / rate if done else 0.0
-        pace = f"{rate * self.items:.1f} rows/s, {timedelta(seconds=round(left))} left"
-        line = f"step {state.global_step}/{state.max_steps}: {text}, {pace}"
-        tqdm.write(line, file=sys.stderr)
+        pace = f"{rate * self.items:.1f} rows/s"
+        if done and (left := (state.max_steps - state.global_step) / rate) > 0:
+            pace += f", {duration(max(1, left))} left"
+        tqdm.write(f"step {state.global_step}/{state.max_steps}: {text}, {pace}", file=sys.stderr)
 
     def on_train_end(self, args: Any, state: Any, control: Any, **_: Any) -> None:
         if self.bar is not None:

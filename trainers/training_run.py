@@ -101,7 +101,9 @@ def run(objective: Objective, spec: TrainSpec, model: LoadedModel, data: Tokens,
         place = arguments.process_index // together
         loop.validation = Validation(objective, data.validation, shape, place, loop.forwards)
     if first_process():
-        log.info("%s; this training makes %d", source.describe(), steps)
+        most = spec.micro_batch_size
+        parts = "" if most is None else f", in forwards of at most {most} masked copies (micro_batch_size)"
+        log.info("%s%s; this training makes %d", source.describe(), parts, steps)
         if arguments.lr_scheduler_type != "constant" and arguments.get_warmup_steps(steps) >= steps:
             log.warning("warmup_steps covers all steps (%d), of which the first has a learning rate of 0", steps)
     last = loop.read_last_checkpoint(out)

@@ -186,7 +186,7 @@ def _matters(name: str, value: Any) -> bool:
 
 
 def _cost(block: Block) -> str:
-    from dare_bench.engine.progress import duration
+    from dare_bench.formatting import duration
 
     cost = block.cost
     optional = (
@@ -233,7 +233,7 @@ def print_preview(preview: Preview) -> None:
 
 def print_timing(timing: RunTiming) -> None:
     """Print how long a run would take on this machine."""
-    from dare_bench.engine.progress import duration
+    from dare_bench.formatting import duration
 
     if timing.seconds is None:
         echo("time: unknown, no forward pass could be timed")

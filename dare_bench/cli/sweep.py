@@ -114,7 +114,7 @@ def _record(result: SweepResult) -> dict[str, Any]:
 
 def _print(result: SweepResult) -> None:
     """Print status, time and score of every node, and the logs of the failed ones."""
-    from dare_bench.engine.progress import duration
+    from dare_bench.formatting import duration
 
     rows = [
         (node.id, node.status, duration(node.seconds) if node.starts else "", _scores(node)) for node in result.nodes

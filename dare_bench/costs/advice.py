@@ -7,7 +7,7 @@ from itertools import combinations
 from typing import Any
 
 from dare_bench.costs.training import StepEstimate
-from dare_bench.engine.progress import duration
+from dare_bench.formatting import duration
 
 FLAGS = {
     "gradient_checkpointing": "--gradient-checkpointing", "fsdp": "--fsdp", "bf16": "--bf16", "peft": "--peft {}",

@@ -10,6 +10,7 @@ import sys
 import time
 from typing import IO
 
+from dare_bench.formatting import duration
 from dare_bench.runs.text import counted
 
 _FIRST_WAIT = 5.0
@@ -17,16 +18,6 @@ _LONGEST_WAIT = 600.0
 # Rows may stop long before their upper bound, which only finished samples show.
 _ESTIMATE_SAMPLES = 32
 _ESTIMATE_SHARE = 0.1
-
-
-def duration(seconds: float) -> str:
-    """Seconds in words: ``8s``, ``3m 20s``, ``2h 05m``."""
-    whole = max(0, round(seconds))
-    if whole < 60:
-        return f"{whole}s"
-    if whole < 3600:
-        return f"{whole // 60}m {whole % 60:02d}s"
-    return f"{whole // 3600}h {whole % 3600 // 60:02d}m"
 
 
 class Progress:

@@ -7,7 +7,7 @@ from collections.abc import Collection, Sequence
 from pathlib import Path
 from statistics import mean
 
-from dare_bench.engine.progress import duration
+from dare_bench.formatting import duration
 from dare_bench.sweeps.record import Record, read
 from dare_bench.sweeps.sweep_graph import SweepNode
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dare_bench.formatting import p_text, plain_value, setting_text
+from dare_bench.formatting import duration, p_text, plain_value, setting_text
 
 
 def test_values_of_settings() -> None:
@@ -19,3 +19,7 @@ def test_values_of_settings() -> None:
 def test_p_values_in_running_text() -> None:
     values = {None: "p —", 0.00001: "p < 0.0001", 0.0033: "p = 0.0033", 0.04: "p = 0.040", 1.0: "p > 0.99"}
     assert {p: p_text(p) for p in values} == values
+
+
+def test_durations() -> None:
+    assert [duration(s) for s in (0.4, 59, 200, 7500)] == ["0s", "59s", "3m 20s", "2h 05m"]

@@ -33,6 +33,7 @@ def test_every_entry_of_the_log_has_a_line_of_its_own(monkeypatch, capsys, termi
     steps = [line for line in lines if line.startswith("step ")]
     assert [line.partition(":")[0] for line in steps] == ["step 1/4", "step 2/4", "step 3/4", "step 4/4"]
     assert all("rewards/margins 0.2500" in line and "rows/s" in line for line in steps)
+    assert [" left" in line for line in steps] == [True, True, True, False] and "1s left" in steps[2]
 
 
 def test_the_bar_has_the_loss_alone(monkeypatch, capsys):

@@ -8,7 +8,7 @@ import pytest
 
 from dare_bench.engine import progress
 from dare_bench.engine.meters import Meter, decoded_tokens, last_costs, peak_memory_mb
-from dare_bench.engine.progress import Bar, Lines, Progress, duration, progress_display
+from dare_bench.engine.progress import Bar, Lines, Progress, progress_display
 from dare_bench.types import Event, Generation, Likelihood
 
 
@@ -125,10 +125,6 @@ def test_the_bar_runs(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFix
     assert not capsys.readouterr().out
     assert type(progress_display(False)) is Progress
     assert isinstance(progress_display(True), Lines)
-
-
-def test_durations() -> None:
-    assert [duration(s) for s in (0.4, 59, 200, 7500)] == ["0s", "59s", "3m 20s", "2h 05m"]
 
 
 def test_sums() -> None:

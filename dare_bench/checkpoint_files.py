@@ -13,6 +13,8 @@ from dare_bench.reading import json_object, open_regular, read_json
 
 ADAPTER = "adapter_config.json"
 """The file of an adapter folder that describes it, as peft names it."""
+FAMILY = "dare_bench_family"
+"""The field of config.json with the family of a checkpoint that we saved, where the others do not tell it."""
 MAX_HEADER = 100_000_000
 """Maximum length of a safetensors header, as in the format's own reader."""
 BITS = {

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Unpack
 
 from dare_bench import hub
-from dare_bench.checkpoint_files import ADAPTER, diffusion_sign, read_config, refuse_gguf
+from dare_bench.checkpoint_files import ADAPTER, FAMILY, diffusion_sign, read_config, refuse_gguf
 from dare_bench.errors import CheckpointError, UnknownCheckpointError, UsageError, first_line, suggestion, unknown
 from dare_bench.keywords import OpeningKeywords
 from dare_bench.reading import existing, read_json
@@ -193,8 +193,8 @@ def _on_server(name: str, engine: str, url: str, args: Mapping[str, Any]) -> Mod
 
 
 def family_of(path: Path, family: str | None = None) -> Registration:
-    """The family's registry entry, by ``family``, by config.json's (model_type, architectures[0]), or else by the end
-    of the architecture's name.
+    """The family's registry entry: ``family``, what the checkpoint was trained or saved as, that of config.json's
+    (model_type, architectures[0]), or else of the end of the architecture's name.
 
     Raises:
         CheckpointError: no config, an unknown family, an autoregressive name with signs of a diffusion model, or a
@@ -205,6 +205,9 @@ def family_of(path: Path, family: str | None = None) -> Registration:
     config = read_config(path)
     seen = (config.get("model_type"), (config.get("architectures") or [None])[0])
     entries = registry().entries("family")
+    trained_as = ((lineage.read(path) or {}).get("settings") or {}).get("family")
+    if (recorded := trained_as or config.get(FAMILY)) is not None:
+        return registry().get("family", str(recorded))
     for entry in entries:
         if seen in map(tuple, entry.about.get("matches", [])):
             return entry
@@ -215,24 +218,23 @@ def family_of(path: Path, family: str | None = None) -> Registration:
         if str(seen[1]).endswith(tuple(entry.about.get("endings", ()))):
             if (sign := diffusion_sign(path, config)) is None:
                 return entry
-            others = ", ".join(other.name for other in entries if other != entry)
+            able = [other.name for other in entries if seen[1] in other.about.get("reads", ())]
+            names = f"one of {', '.join(able)} (which have its network), " if able else ""
             raise CheckpointError(
                 f"{model}, but {sign}, so it seems to be a diffusion model of an unknown family; give --family NAME, "
-                f"in Python family=, one of {others}, or {entry.name} if it is autoregressive all the same"
+                f"in Python family=, {names}or {entry.name} if it is autoregressive all the same"
             )
     names = ", ".join(entry.name for entry in entries)
     raise CheckpointError(f"{model} is of an unknown family; give --family NAME, in Python family=, one of {names}")
 
 
 def _named(path: Path, model: str, entries: Sequence[Registration]) -> Registration:
-    """The family, of those with one configuration, that trained the checkpoint here, or whose word is in its published
-    name; raises CheckpointError if none or several are."""
-    trained_as = ((lineage.read(path) or {}).get("settings") or {}).get("family")
+    """The family, of those with one configuration, whose word is in the checkpoint's published name; raises
+    CheckpointError if none or several are."""
     folder = path.absolute()
     name = folder.parent.parent.name if folder.parent.name == "snapshots" else folder.name
     words = re.split(r"[^a-z0-9]+", name.lower())
-    fits = [entry for entry in entries if entry.name == trained_as]
-    fits = fits or [entry for entry in entries if entry.about["named"] in words]
+    fits = [entry for entry in entries if entry.about["named"] in words]
     if len(fits) == 1:
         return fits[0]
     both = " or ".join(f"--family {entry.name}" for entry in entries)
@@ -241,6 +243,18 @@ def _named(path: Path, model: str, entries: Sequence[Registration]) -> Registrat
         f"{model} is the configuration of several samplers, and the name {name!r} does not say {texts}: give {both}, "
         "in Python family="
     )
+
+
+def refuse_untrainable(checkpoint: Path, family: str | None) -> Registration:
+    """The family of a checkpoint; raises UsageError for one that no method trains."""
+    entry = family_of(checkpoint, family)
+    if not entry.about.get("trains", True):
+        raise UsageError(
+            f"{checkpoint} is of the family {entry.name!r}, which no method trains: all methods here train masked "
+            "diffusion models; give a checkpoint of such a family (dare-bench ls models), or make one of a Qwen2, "
+            "Qwen3 or Llama (dare-bench convert)"
+        )
+    return entry
 
 
 def load(

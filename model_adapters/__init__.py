@@ -19,29 +19,34 @@ for _name in ("torchao", "torch.utils._pytree"):
 
 CAUSAL_ENDINGS = ("ForCausalLM", "LMHeadModel", "ForConditionalGeneration")
 """Ends of the names of transformers' own causal language models; which of them it has, the family's opener checks."""
+QWEN2 = "Qwen2ForCausalLM"
+SDAR = [["sdar", "SDARForCausalLM"], ["sdar_moe", "SDARMoeForCausalLM"]]
+FAST_DLLM = [["Fast_dLLM_Qwen", "Fast_dLLM_QwenForCausalLM"]]
 GEMMA = [["diffusion_gemma", "DiffusionGemmaForBlockDiffusion"]]
-A2D = [[f"a2d-{base.lower()}", f"A2D{base}LMHeadModel"] for base in ("Qwen2", "Qwen3", "Llama")]
+BASES = ("Qwen2", "Qwen3", "Llama")
+A2D = [[f"a2d-{base.lower()}", f"A2D{base}LMHeadModel"] for base in BASES]
+CONVERTS = {"converts": "a2d", "converts_from": [[base.lower(), f"{base}ForCausalLM"] for base in BASES]}
 FAMILIES: tuple[tuple[str, str, dict[str, Any]], ...] = (
     ("llada", "llada:FAMILY", {"matches": [["llada", "LLaDAModelLM"]]}),
     ("llada_moe", "llada_moe:FAMILY", {"matches": [["llada", "LLaDAMoEModelLM"], ["lladamoe", "LLaDAMoEModelLM"]]}),
-    ("dream", "dream:FAMILY", {"matches": [["Dream", "DreamModel"]]}),
-    ("sdar", "sdar:FAMILY", {"matches": [["sdar", "SDARForCausalLM"], ["sdar_moe", "SDARMoeForCausalLM"]]}),
+    ("dream", "dream:FAMILY", {"matches": [["Dream", "DreamModel"]], "reads": [QWEN2]}),
+    ("sdar", "sdar:FAMILY", {"matches": SDAR, "reads": ["Qwen3ForCausalLM", "Qwen3MoeForCausalLM"]}),
     ("llada2", "llada2:FAMILY", {"matches": [["llada2_moe", "LLaDA2MoeModelLM"]]}),
     ("llada2.1", "llada2:FAMILY_21", {"matches": []}),
     ("llada2.2", "llada2:FAMILY_22", {"matches": []}),
-    ("fast_dllm_v2", "fast_dllm_v2:FAMILY", {"matches": [["Fast_dLLM_Qwen", "Fast_dLLM_QwenForCausalLM"]]}),
-    ("open_dcoder", "open_dcoder:FAMILY", {"matches": []}),
-    ("illada", "illada:FAMILY", {"matches": [["illada", "ILLaDAForCausalLM"]]}),
+    ("fast_dllm_v2", "fast_dllm_v2:FAMILY", {"matches": FAST_DLLM, "reads": [QWEN2]}),
+    ("open_dcoder", "open_dcoder:FAMILY", {"matches": [], "reads": [QWEN2]}),
+    ("illada", "illada:FAMILY", {"matches": [["illada", "ILLaDAForCausalLM"]], "reads": ["LlamaForCausalLM"]}),
     ("diffusion_gemma", "diffusion_gemma:FAMILY", {"matches": GEMMA, "trains": False}),
-    ("a2d_mdlm", "a2d:MDLM", {"matches": [], "shares": A2D, "named": "mdlm", "converts": "a2d"}),
+    ("a2d_mdlm", "a2d:MDLM", {"matches": [], "shares": A2D, "named": "mdlm", **CONVERTS}),
     ("a2d_bd3lm", "a2d:BD3LM", {"matches": [], "shares": A2D, "named": "bd3lm"}),
     ("causal", "causal:FAMILY", {"matches": [], "endings": CAUSAL_ENDINGS, "trains": False}),
 )
 """Name, target, and the (model_type, architecture) of published configs; those of LLaDA2.1 and 2.2 equal that of
-LLaDA2.0, so "llada2.1" and "llada2.2" are opened only by name; so is
-"open_dcoder", whose config is that of Qwen2. ``shares``: configs that several families have, of which
-the word ``named`` in the name of a checkpoint says which is meant. ``converts``: what ``dare-bench convert --to`` makes
-by the family's ``convert``."""
+LLaDA2.0, so "llada2.1" and "llada2.2" are opened only by name; so is "open_dcoder", whose config is that of Qwen2.
+``reads``: networks of transformers that the family has, for the refusal of one with a mask token. ``shares``: configs
+that several families have, of which the word ``named`` in the name of a checkpoint says which is meant. ``converts``:
+what ``dare-bench convert --to`` makes of ``converts_from`` by the family's ``convert``."""
 
 STRATEGIES: tuple[str, ...] = (
     "quota:Quota",

@@ -86,13 +86,17 @@ def _check_ids(decoding: Decoding, spec: ModelSpec) -> None:
 
 
 def first_error(error: ValidationError) -> str:
-    """The first error in one line, with field and value."""
-    first = error.errors()[0]
+    """The first error in one line, with field and value; an unknown field before a missing one, which it may mean."""
+    first = min(error.errors(), key=lambda item: item["type"] != "extra_forbidden")
     text = str(first["msg"]).removeprefix("Value error, ")
     if not first["loc"]:
         return text
     allowed = first.get("ctx", {}).get("expected")
     field = ".".join(part for part in first["loc"] if isinstance(part, str))
+    if first["type"] == "missing":
+        return f'{field} is missing; give it as JSON: {{"strategy": {{"name": ..., "{field}": VALUE}}}}'
+    if first["type"] == "extra_forbidden":
+        return f"it has no field {field!r}"
     return not_valid(field, first["input"], f"must be {allowed}" if allowed else reason(first))
 
 

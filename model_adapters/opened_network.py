@@ -58,7 +58,7 @@ class OpenedNetwork:
     def save(self, path: str | Path, state_dict: Mapping[str, Any] | None = None) -> None:
         """Write the published layout to ``path``, or the adapter if the network has one; raises SaveError."""
         self._check_whole()
-        save_checkpoint(self.pretrained(), self.path, Path(path), state_dict)
+        save_checkpoint(self.pretrained(), self.path, Path(path), self.spec.family, state_dict)
 
     def read_weights(self, path: str | Path) -> None:
         """Load the weights of a folder that ``save`` wrote into the network, in place; raises CheckpointError."""

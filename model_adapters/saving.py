@@ -11,13 +11,14 @@ from typing import Any
 
 from safetensors import SafetensorError
 
-from dare_bench.checkpoint_files import ADAPTER
+from dare_bench.checkpoint_files import ADAPTER, FAMILY
 from dare_bench.errors import SaveError
 from dare_bench.model_adapters.adapters import is_adapted, write_adapter
 from dare_bench.model_adapters.checkpoint import INDEX
 from dare_bench.model_adapters.quiet import quiet_transformers
 from dare_bench.model_adapters.weights import unused
 from dare_bench.reading import read_json
+from dare_bench.registry import registry
 
 COMPANIONS = ("*.json", "*.jinja", "*.txt", "*.model", "*.py", "LICENSE*")
 """Tokenizer, template, generation config, published code, license: the files of a checkpoint beside its weights."""
@@ -27,9 +28,12 @@ TRAINING = frozenset({"lineage.json", "train.json", "trainer_state.json"})
 """Files of the training that produced a checkpoint; they do not describe checkpoints derived from it."""
 
 
-def save_checkpoint(network: Any, source: Path, target: Path, state_dict: Mapping[str, Any] | None = None) -> None:
+def save_checkpoint(
+    network: Any, source: Path, target: Path, family: str, state_dict: Mapping[str, Any] | None = None
+) -> None:
     """Write ``network`` to ``target``: a PeftModel's adapter alone, else the published layout. Then companion files are
-    copied from ``source``, and config.json keeps its published fields, so the original code loads the result.
+    copied from ``source``, and config.json keeps its published fields, so the original code loads the result; where
+    they do not tell the family, one more does.
 
     Everything is first written to ``.NAME.saving`` beside the target: a failed save leaves the target unchanged, and
     the leftovers of a killed one are replaced by the next.
@@ -54,7 +58,7 @@ def save_checkpoint(network: Any, source: Path, target: Path, state_dict: Mappin
         if is_adapted(network):
             write_adapter(network, beside, state_dict)
         else:
-            _write(network, source, beside, state_dict)
+            _write(network, source, beside, family, state_dict)
         _put(beside, target)
     except (OSError, SafetensorError) as error:
         reason = getattr(error, "strerror", None) or str(error)
@@ -86,7 +90,7 @@ def _put(beside: Path, target: Path) -> None:
         file.replace(target / file.name)
 
 
-def _write(network: Any, source: Path, folder: Path, state_dict: Mapping[str, Any] | None) -> None:
+def _write(network: Any, source: Path, folder: Path, family: str, state_dict: Mapping[str, Any] | None) -> None:
     given = {} if state_dict is None else {"state_dict": dict(state_dict)}  # transformers empties it
     if kept := unused(network, source):
         given = {"state_dict": {**(given.get("state_dict") or network.state_dict()), **kept}}
@@ -101,4 +105,8 @@ def _write(network: Any, source: Path, folder: Path, state_dict: Mapping[str, An
     for name in ("torch_dtype", "dtype"):
         if name in original:
             original[name] = saved.get("dtype", original[name])
+    about = registry().get("family", family).about
+    seen = [original.get("model_type"), *(original.get("architectures") or [None])[:1]]
+    if seen not in map(list, about["matches"]) and "endings" not in about:
+        original[FAMILY] = family
     (folder / "config.json").write_text(json.dumps(original, indent=2) + "\n")

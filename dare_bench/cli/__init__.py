@@ -42,11 +42,7 @@ app = typer.Typer(
     add_completion=False,
     pretty_exceptions_enable=False,
     rich_markup_mode=None,
-    # --output_path and --output-path are one flag, for every flag of every command.
-    context_settings={
-        "token_normalize_func": lambda flag: flag.replace("_", "-"),
-        "help_option_names": ["-h", "--help"],
-    },
+    context_settings={**words.SPELLING, "help_option_names": ["-h", "--help"]},
 )
 
 
@@ -99,6 +95,8 @@ def main(argv: Sequence[str] | None = None) -> None:
     with streams(), safe_path():
         if arguments[:1] == ["train"]:
             try:
+                if arguments[1:]:
+                    guarded(train.refuse_early)(arguments[1:])
                 guarded(train.add_commands)(arguments[1] if len(arguments) > 1 else None)
             except typer.Exit as stop:
                 sys.exit(stop.exit_code)

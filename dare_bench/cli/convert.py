@@ -7,7 +7,12 @@ from typing import Annotated
 
 import typer
 
+from dare_bench.checkpoint_files import read_config
 from dare_bench.cli.plain import echo, echo_error
+from dare_bench.errors import CheckpointError, SaveError, UsageError, brief
+from dare_bench.loading import locate, locate_config
+from dare_bench.reading import existing
+from dare_bench.registry import Registration, registry
 
 
 def convert(
@@ -22,16 +27,27 @@ def convert(
 
     Example: dare-bench convert Qwen/Qwen3-0.6B --to a2d -o qwen3-mdlm
     """
-    from dare_bench.errors import UsageError
-    from dare_bench.loading import locate
-    from dare_bench.registry import registry
-
     targets = {entry.about["converts"]: entry for entry in registry().entries("family") if "converts" in entry.about}
     if to not in targets:
         raise UsageError(f"--to {to}: not known; allowed: {', '.join(sorted(targets))}")
+    if existing(output) is not None:
+        raise SaveError(f"{output} exists; give a new folder")
+    _check_class(checkpoint, targets[to])
     mask = targets[to].load().convert(locate(checkpoint), Path(output))
     echo_error(
         f"the mask token is id {mask}; train it before use: dare-bench train sft --model {output} "
         "--family a2d_mdlm (or a2d_bd3lm) --data FILE"
     )
     echo(output)
+
+
+def _check_class(checkpoint: str, target: Registration) -> None:
+    """Raise CheckpointError for a class that is not converted, before torch is imported and weights are fetched."""
+    config = read_config(locate_config(checkpoint))
+    seen = [config.get("model_type"), (config.get("architectures") or [None])[0]]
+    if seen not in target.about["converts_from"]:
+        allowed = ", ".join("/".join(pair) for pair in target.about["converts_from"])
+        raise CheckpointError(
+            f"{checkpoint}: model_type={brief(seen[0])}, architecture={brief(seen[1])} cannot be converted to "
+            f"{target.about['converts']}; it must be one of {allowed}"
+        )

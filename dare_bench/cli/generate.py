@@ -28,7 +28,11 @@ _PANELS: Mapping[str | None, Sequence[str]] = {
     "Engine": ("engine", "engine_url", "engine_args"),
     "Decoding (defaults come from the family)": ("decoding", *DECODING),
 }
-_PROMPT = typer.Argument(metavar="PROMPT", help="The prompt; left out or -: all of standard input.", show_default=False)
+_PROMPT = typer.Argument(
+    metavar="PROMPT",
+    help="The prompt; left out or -: all of standard input, without its last line break.",
+    show_default=False,
+)
 
 
 @dataclass
@@ -186,7 +190,7 @@ def _texts(prompt: str | None, chat: bool) -> Iterator[str]:
     if prompt in (None, "-") and not chat:
         if typed:
             raise UsageError('no prompt; give one: dare-bench generate --model MODEL "PROMPT", or --chat')
-        return iter([sys.stdin.read()])
+        return iter([sys.stdin.read().removesuffix("\n")])
     first = [] if prompt is None else [prompt]
     return _lines(first, typed) if chat else iter(first)
 

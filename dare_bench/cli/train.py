@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import copy
 import inspect
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import typer
@@ -17,12 +17,14 @@ from pydantic.fields import FieldInfo
 from dare_bench.cli.flags import of_field, parameter, switch, takes, with_values
 from dare_bench.cli.guard import State, guarded
 from dare_bench.cli.plain import echo, echo_json, log_to_stderr
-from dare_bench.cli.words import Command
+from dare_bench.cli.words import SPELLING, Command, parse
 from dare_bench.config import parse_pairs, read_yaml
 from dare_bench.errors import UsageError, suggestion
+from dare_bench.loading import base_and_adapter, here, locate, refuse_untrainable
 from dare_bench.registry import Registration, registry
 from dare_bench.training.reward_files import names_functions, reward_functions
-from dare_bench.training.spec import DEFAULTS, TrainSpec
+from dare_bench.training.sources import find_files
+from dare_bench.training.spec import DEFAULTS, TrainSpec, train_spec
 
 _DRY_RUN = {
     "processes": ("Number of processes, each with its GPU (default: torchrun's, else 1).", int, 1),
@@ -50,7 +52,8 @@ _PANEL = {
     name: panel
     for panel, names in {
         "Data": "data task validation_data split rows max_length overlong",
-        "Optimizer": "max_steps num_train_epochs per_device_train_batch_size gradient_accumulation_steps learning_rate "
+        "Optimizer": "max_steps num_train_epochs per_device_train_batch_size gradient_accumulation_steps "
+        "micro_batch_size learning_rate "
         "lr_scheduler_type min_lr_rate warmup_steps weight_decay adam_beta1 adam_beta2 adam_epsilon max_grad_norm "
         "seed",
         "Memory and processes": "gradient_checkpointing bf16 fsdp sequence_parallel_size",
@@ -75,6 +78,47 @@ def add_commands(selected: str | None) -> None:
         app.command(entry.name, cls=Command, help=f"{about}.\n\nExample: {example}", short_help=about)(
             guarded(_command(entry, entry.name == selected))
         )
+
+
+def refuse_early(arguments: Sequence[str]) -> None:
+    """Refuse a mistake that is seen without the method, whose import takes seconds: an invalid value of a setting that
+    every training has, a checkpoint or data that are not there. ``arguments``: the method and its flags.
+
+    Raises:
+        DareError: there is one. What is in a file of settings, or missing, the training itself finds.
+    """
+    if {"-h", "--help", "-C", "--config"} & set(arguments) or arguments[0] not in registry().names("trainer"):
+        return
+    given: dict[str, Any] = {}
+
+    def read(**fields: Any) -> None:
+        given.update({name: value for name, value in fields.items() if value is not None})
+
+    names = (name for name in TrainSpec.model_fields if name not in ("method", "options", "eval", "reward"))
+    takes(
+        read,
+        [
+            *[_of_field(name, TrainSpec.model_fields[name], None) for name in names],
+            *[parameter(name, kind, text) for name, (text, kind) in _EVALUATION.items()],
+            switch("dry_run", ""),
+        ],
+    )
+    settings_alone = typer.Typer(add_completion=False)
+    settings_alone.command(
+        context_settings={**SPELLING, "ignore_unknown_options": True, "allow_extra_args": True, "help_option_names": []}
+    )(read)
+    parse(typer.main.get_command(settings_alone), arguments[1:], f"dare-bench train {arguments[0]}")
+    if given.pop("dry_run"):
+        given.setdefault("output_path", "-")
+    if not {"model", "output_path"} <= given.keys():
+        return
+    spec = train_spec(**settings(arguments[0], {}, given))
+    if here(spec.model) is not None:
+        refuse_untrainable(locate(base_and_adapter(spec.model, spec.adapter)[0]), spec.family)
+    if spec.data is not None:
+        find_files(spec.data, spec.split)
+    if spec.task is not None:
+        registry().get("training_data", spec.task)
 
 
 def _command(entry: Registration, selected: bool) -> Callable[..., None]:

@@ -41,7 +41,7 @@ class Commands(TyperGroup):
         panels: dict[str, list[tuple[str, str]]] = {title: [] for title in (*HEADINGS, "Commands")}
         for name, command in shown:
             if command is not None and not command.hidden:
-                panels[titles.get(name, "Commands")].append((name, command.get_short_help_str(64)))
+                panels[titles.get(name, "Commands")].append((name, command.get_short_help_str(200)))
         for title, records in panels.items():
             if records:
                 with formatter.section(typer.style(title, bold=True)):
@@ -57,10 +57,19 @@ HEADINGS = {
 """The headings of the help, and the commands under each."""
 
 
+SPELLING = {"token_normalize_func": lambda flag: flag.replace("_", "-")}
+"""--output_path and --output-path are one flag, for every flag of every command."""
+
+
 def run(command: Any, arguments: Sequence[str]) -> None:
     """Run a command and exit with its exit code."""
+    sys.exit(parse(command, arguments, "dare-bench") or 0)
+
+
+def parse(command: Any, arguments: Sequence[str], name: str) -> Any:
+    """Run a command that is called ``name`` in messages; a usage error is printed in one line and exits."""
     try:
-        sys.exit(command(args=list(arguments), prog_name="dare-bench", standalone_mode=False) or 0)
+        return command(args=list(arguments), prog_name=name, standalone_mode=False)
     except _Error as error:
         if type(error).__name__ == "NoArgsIsHelpError":
             error.show()

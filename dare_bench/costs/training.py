@@ -22,13 +22,12 @@ from dare_bench.costs.recipe import decoding
 from dare_bench.costs.rehearsal import Rehearsal, SampledRows, rehearse, rows_of
 from dare_bench.costs.trace import answering, traced, training
 from dare_bench.errors import UsageError, unknown
-from dare_bench.loading import here
+from dare_bench.loading import here, refuse_untrainable
 from dare_bench.protocols import AdapterSettings
 from dare_bench.registry import registry
 from dare_bench.training.processes import check_heads, data_parallel_size
 from dare_bench.training.rewards import NO_FUNCTIONS, Functions, check_options
 from dare_bench.training.rollout_engine import check_rollout_engine
-from dare_bench.training.setup import refuse_untrainable
 from dare_bench.training.spec import TrainSpec
 from dare_bench.types import Request
 

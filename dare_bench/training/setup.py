@@ -4,14 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from pathlib import Path
 from typing import Any
 
 from dare_bench import fingerprint
 from dare_bench.errors import UsageError
-from dare_bench.loading import base_and_adapter, family_of, locate
+from dare_bench.loading import base_and_adapter, locate, refuse_untrainable
 from dare_bench.protocols import AdapterSettings
-from dare_bench.registry import Registration
 from dare_bench.run_fields import run_fields
 from dare_bench.training.data import read_data
 from dare_bench.training.evaluations import checked
@@ -98,18 +96,6 @@ def settle(spec: TrainSpec | None, fields: Mapping[str, Any]) -> TrainSpec:
     # Where a name has said which family it is, the folders of the training have other names.
     family = entry.name if "shares" in entry.about else merged.family
     return merged.model_copy(update={"model": base, "adapter": adapter, "family": family})
-
-
-def refuse_untrainable(checkpoint: Path, family: str | None) -> Registration:
-    """The family of a checkpoint; raises UsageError for one that no method trains."""
-    entry = family_of(checkpoint, family)
-    if not entry.about.get("trains", True):
-        raise UsageError(
-            f"{checkpoint} is of the family {entry.name!r}, which no method trains: all methods here train masked "
-            "diffusion models; give a checkpoint of such a family (dare-bench ls models), or make one of a Qwen2, "
-            "Qwen3 or Llama (dare-bench convert)"
-        )
-    return entry
 
 
 def combined(spec: TrainSpec | None, fields: Mapping[str, Any]) -> TrainSpec:

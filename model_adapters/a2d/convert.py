@@ -17,7 +17,7 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor
 
 from dare_bench.checkpoint_files import ADAPTER, diffusion_sign, read_config
-from dare_bench.errors import CheckpointError, SaveError, brief
+from dare_bench.errors import CheckpointError, SaveError
 from dare_bench.model_adapters.a2d.network import MASK, NETWORKS
 from dare_bench.model_adapters.checkpoint import INDEX, folder_shapes, read_object, weight_files
 from dare_bench.model_adapters.saving import COMPANIONS, TRAINING
@@ -31,10 +31,12 @@ ROWS = ("model.embed_tokens.weight", "lm_head.weight")
 def convert(source: Path, target: Path) -> int:
     """Write the A2D checkpoint of a folder to ``target``, a new folder; returns the mask id.
 
+    Args:
+        source: of a class that the registration names (``converts_from``).
+
     Raises:
-        CheckpointError: not a Qwen2, Qwen3 or Llama of transformers, no tokenizer.json, quantized or damaged weights,
-            or a diffusion model already.
-        SaveError: ``target`` exists, or cannot be written.
+        CheckpointError: no tokenizer.json, quantized or damaged weights, or a diffusion model already.
+        SaveError: ``target`` cannot be written.
     """
     config = read_config(source)
     published = _published(source, config)
@@ -45,8 +47,6 @@ def convert(source: Path, target: Path) -> int:
             f"{source}: no weight {ROWS[0]!r}: wrong class in config.json, or an incomplete checkpoint"
         )
     rows = max(shapes[ROWS[0]][0], mask + 1)
-    if target.exists():
-        raise SaveError(f"{target} exists; give a new folder")
     beside = target.with_name(f".{target.name}.saving")
     shutil.rmtree(beside, ignore_errors=True)
     try:
@@ -81,14 +81,6 @@ def _tokenizer(source: Path) -> tuple[dict[str, Any], int]:
 
 def _published(source: Path, config: dict[str, Any]) -> dict[str, Any]:
     """The config.json of the converted checkpoint, as transformers 4 writes it; raises CheckpointError."""
-    kind, named = config.get("model_type"), (config.get("architectures") or [None])[0]
-    known = {name: f"{name.capitalize()}ForCausalLM" for name in BASES}
-    if kind not in known or named != known[kind]:
-        allowed = ", ".join(f"{name}/{architecture}" for name, architecture in known.items())
-        raise CheckpointError(
-            f"{source}: model_type={brief(kind)}, architecture={brief(named)} cannot be converted to a2d; it must "
-            f"be one of {allowed}"
-        )
     if config.get("quantization_config") is not None:
         raise CheckpointError(f"{source}: quantized weights (quantization_config); convert the original ones")
     if config.get("use_sliding_window") or "sliding_attention" in (config.get("layer_types") or ()):
@@ -98,7 +90,7 @@ def _published(source: Path, config: dict[str, Any]) -> dict[str, Any]:
         )
     if (sign := diffusion_sign(source, config)) is not None:
         raise CheckpointError(f"{source}: {sign}, so it seems to be a diffusion model already, not one to convert")
-    network = BASES[kind]
+    network = BASES[config["model_type"]]
     rest = {name: value for name, value in config.items() if name != "rope_parameters"}
     if isinstance(rope := config.get("rope_parameters"), dict):  # of transformers 5: the published code cannot read it
         scaling = {name: value for name, value in rope.items() if name != "rope_theta"}

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any
 
 from dare_bench.checkpoint_files import read_config
-from dare_bench.errors import UsageError
 from dare_bench.model_adapters.causal.fields import NAME, CausalFields, resolved
 from dare_bench.model_adapters.causal.open_causal import network_of, open_causal
 from dare_bench.types import Decoding, ModelSpec, OpeningSettings
@@ -23,10 +22,10 @@ class Causal:
         """Open a folder (see ``open_causal.open_causal``)."""
         return open_causal(path, settings)
 
-    def planned(self, path: Path, settings: OpeningSettings) -> NoReturn:
-        """Raise CheckpointError for a folder that does not open, else UsageError: the layers are not divided."""
+    def planned(self, path: Path, settings: OpeningSettings) -> Iterator[tuple[str, str]]:
+        """Where its layers go: they are not divided; raises CheckpointError for a folder that does not open."""
         network_of(path, read_config(path))
-        raise UsageError(f"{path}: --device auto does not divide an autoregressive model; give --device cuda")
+        yield "layers", "an autoregressive model is opened whole on the device of --device; auto does not divide it"
 
     def resolve(self, fields: Mapping[str, Any], spec: ModelSpec) -> Decoding:
         """All decoding values; ``early_stop`` is on where the text is cut at EOS. Raises DecodingError."""

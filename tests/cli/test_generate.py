@@ -47,8 +47,22 @@ def test_stdout_has_the_text_alone_and_stderr_the_speed() -> None:
 
 def test_the_prompt_may_come_from_standard_input(typed: Any) -> None:
     for words in ([], ["-"]):
-        typed("12+34=")
-        assert call([*SUM, *words])[:2] == (0, "46\n")
+        typed("12+34=\n")
+        code, out, _ = call([*SUM, *words, "--json"])
+        assert code == 0 and (json.loads(out)["prompt"], json.loads(out)["answers"][0]["text"]) == ("12+34=", "46")
+
+
+@pytest.mark.parametrize(
+    ("against", "says"),
+    [
+        ("threshold", 'threshold is missing; give it as JSON: {"strategy": {"name": ..., "threshold": VALUE}}'),
+        ("greedy", "unknown strategy 'greedy'; known: ascending, bernoulli, "),
+        ('{"strategy": {"name": "threshold", "treshold": 1}}', "strategy 'threshold': it has no field 'treshold'"),
+    ],
+)
+def test_a_strategy_that_cannot_be_is_refused(against: str, says: str) -> None:
+    code, out, err = call([*SUM, "--against", against, "12+34="])
+    assert (code, out) == (2, "") and says in err and err.count("\n") == 1
 
 
 def test_decoding_fields_have_the_flags_of_eval() -> None:

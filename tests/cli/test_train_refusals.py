@@ -6,6 +6,8 @@ import json
 import pickle
 import re
 import shutil
+import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -35,6 +37,33 @@ def train(out: Path, **more: Any) -> Any:
     from dare_bench.training.run import train
 
     return train(**{**FIELDS, "output_path": str(out), **more})
+
+
+@pytest.mark.parametrize(
+    ("words", "says"),
+    [
+        ("--task dare_sudoku --max_steps 0", "max_steps=0: must be greater than or equal to 1"),
+        ("--noise even --draws 2", "data and task are the sources of rows, and neither is given"),
+        ("--task dare_sodoku --no-bf16", "unknown training data 'dare_sodoku'; closest: dare_sudoku"),
+        ("--data no.jsonl --dry-run", "no.jsonl is not there; give a file"),
+        ("--task dare_sudoku --eval-every 5", "eval_every needs something to evaluate"),
+        ("--task dare_sudoku --seed x", "--seed='x' is not valid: it must be a whole number; see dare-bench train sft"),
+    ],
+)
+def test_mistakes_are_refused_before_the_method_is_imported(words: str, says: str, tmp_path: Path) -> None:
+    command = [
+        "dare-bench",
+        "train",
+        "sft",
+        "--model",
+        "tiny-llada-base",
+        "--output_path",
+        str(tmp_path),
+        *words.split(),
+    ]
+    code = "import sys; from dare_bench.cli import main\ntry: main()\nfinally: print('torch' in sys.modules)"
+    done = subprocess.run([sys.executable, "-P", "-c", code, *command[1:]], capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stdout) == (2, "False\n") and says in done.stderr and done.stderr.count("\n") == 1
 
 
 @pytest.mark.parametrize(

@@ -125,7 +125,7 @@ def test_a_missing_mask_token_is_added_as_dllms_loader_does(folder: Path, tmp_pa
 def test_without_tokenizer_and_mask_id_it_is_refused(folder: Path) -> None:
     for name in ("tokenizer.json", "tokenizer_config.json"):
         (folder / name).unlink()
-    with pytest.raises(CheckpointError, match=r"no mask id.*give mask_id="):
+    with pytest.raises(CheckpointError, match=r"no mask id.*give --mask-id N, in Python mask_id="):
         dare_bench.load(folder, family="a2d_mdlm", device="cpu")
     assert dare_bench.load(folder, family="a2d_mdlm", device="cpu", mask_id=MASK).spec.mask_id == MASK
 
@@ -170,11 +170,12 @@ def test_saved_as_published(tmp_path: Path, base: str, family: str) -> None:
     ids = list(range(50))
     model = dare_bench.load(source, family=family, device="cpu", mask_id=MASK)
     model.save(tmp_path / "saved")
-    assert json.loads((source / "config.json").read_text()) == json.loads((tmp_path / "saved/config.json").read_text())
+    config, saved = (json.loads((place / "config.json").read_text()) for place in (source, tmp_path / "saved"))
+    assert saved == config | {"dare_bench_family": family}
     before, after = (load_file(place / "model.safetensors") for place in (source, tmp_path / "saved"))
     assert before.keys() == after.keys() and all(torch.equal(before[name], after[name]) for name in before)
-    again = dare_bench.load(tmp_path / "saved", family=family, device="cpu", mask_id=MASK)
-    assert torch.equal(again.logits(ids), model.logits(ids))
+    again = dare_bench.load(tmp_path / "saved", device="cpu", mask_id=MASK)
+    assert again.spec.family == family and torch.equal(again.logits(ids), model.logits(ids))
     assert model.network is not None
     model.network.save_pretrained(tmp_path / "by transformers")
     again = dare_bench.load(tmp_path / "by transformers", family=family, device="cpu", mask_id=MASK)

@@ -15,6 +15,7 @@ from safetensors import safe_open
 
 import dare_bench
 from dare_bench.errors import CheckpointError, DareError, DecodingError, UsageError
+from dare_bench.loading import family_of
 from dare_bench.model_adapters.sampling import drafts
 from dare_bench.types import Request
 
@@ -116,7 +117,7 @@ def test_the_mask_is_the_tokenizers(folder: Path, tmp_path: Path, model: dare_be
     other = open_dcoder_folder.written(tmp_path / "other")
     for name in ("tokenizer.json", "tokenizer_config.json"):
         (other / name).unlink()
-    with pytest.raises(CheckpointError, match=r"no mask id: .* give mask_id="):
+    with pytest.raises(CheckpointError, match=r"no mask id: .* give --mask-id N, in Python mask_id="):
         dare_bench.load(other, family="open_dcoder")
     assert dare_bench.load(other, family="open_dcoder", mask_id=7).spec.mask == 7
 
@@ -124,6 +125,7 @@ def test_the_mask_is_the_tokenizers(folder: Path, tmp_path: Path, model: dare_be
 def test_a_saved_model_is_qwen2_again(model: dare_bench.Model, folder: Path, tmp_path: Path) -> None:
     model.save(tmp_path / "saved")
     assert json.loads((tmp_path / "saved" / "config.json").read_text())["architectures"] == ["Qwen2ForCausalLM"]
+    assert family_of(tmp_path / "saved").name == "open_dcoder"
     with (
         safe_open(str(folder / "model.safetensors"), "pt") as before,
         safe_open(str(tmp_path / "saved" / "model.safetensors"), "pt") as after,

@@ -20,7 +20,9 @@ from dare_bench.model_adapters.configs import check_types, describing
 from dare_bench.model_adapters.fields import Count, NaturalNumber, resolve_fields
 from dare_bench.model_adapters.open_native import described, open_native, planned
 from dare_bench.model_adapters.quiet import quiet_transformers
-from dare_bench.model_adapters.sampling.attention import CACHES, AttentionPolicy
+from dare_bench.model_adapters.sampling.attention import AttentionPolicy
+from dare_bench.model_adapters.sampling.caches import CACHES
+from dare_bench.model_adapters.sampling.drafts import refusal
 from dare_bench.model_adapters.sampling.reference import ReferencePolicy
 from dare_bench.model_adapters.sampling.sampler import Sampler
 from dare_bench.model_adapters.sampling.stopping import StoppingPolicy
@@ -237,7 +239,7 @@ class Family(ABC):
             ),
             **pieces,
         )
-        if decoding.draft_steps and (reason := sampler.without_drafts):
+        if decoding.draft_steps and (reason := refusal(sampler)):
             raise DecodingError(f"draft_steps={decoding.draft_steps}: {reason}; use draft_steps=0")
         return sampler
 

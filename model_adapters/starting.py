@@ -35,7 +35,7 @@ def start_of(request: Request, prompt: int, spec: ModelSpec, sampler: Sampler) -
             raise DecodingError(f"{name}={value} goes on from a given canvas; give the request a canvas, too")
     if request.canvas is None:
         return Start()
-    if sampler.uniform_noise:
+    if sampler.inputs is not None:
         raise DecodingError(
             "a given canvas: this model's forwards are conditioned on what the one before predicted, which a canvas "
             "does not hold; leave out canvas"
@@ -65,7 +65,7 @@ def end_of(request: Request, start: Start, sampler: Sampler) -> int | None:
         return None
     if as_id(forward) is None or forward <= start.forward:
         raise DecodingError(f"end_forward={brief(forward)} must be a whole number above start_forward={start.forward}")
-    if sampler.uniform_noise:
+    if sampler.inputs is not None:
         raise DecodingError(
             f"end_forward={forward}: this model's forwards are conditioned on what the one before predicted, which no "
             "canvas holds; leave out end_forward"

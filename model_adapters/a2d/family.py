@@ -18,7 +18,8 @@ from dare_bench.model_adapters.backbone import DiffusionNetwork
 from dare_bench.model_adapters.family import Family, SamplerFields, SpecialIds, special_from_tokenizer
 from dare_bench.model_adapters.fields import Count
 from dare_bench.model_adapters.replay.published import PublishedTies
-from dare_bench.model_adapters.sampling.attention import CACHES, AttentionPolicy
+from dare_bench.model_adapters.sampling.attention import AttentionPolicy
+from dare_bench.model_adapters.sampling.caches import CACHES
 from dare_bench.model_adapters.sampling.reference import ReferencePolicy
 from dare_bench.model_adapters.sampling.sampler import Sampler
 from dare_bench.model_adapters.sampling.strategies import Strategy

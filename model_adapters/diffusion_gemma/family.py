@@ -11,12 +11,14 @@ from typing import Any, ClassVar, Literal
 from pydantic import Field, model_validator
 
 from dare_bench.errors import DecodingError, PromptError
+from dare_bench.model_adapters.diffusion_gemma.inputs import SoftPredictions
 from dare_bench.model_adapters.diffusion_gemma.likelihood import EncoderEstimator
 from dare_bench.model_adapters.diffusion_gemma.network import DiffusionGemmaForBlockDiffusion
 from dare_bench.model_adapters.diffusion_gemma.renoise import Renoise
 from dare_bench.model_adapters.family import Family, SamplerFields, SpecialIds
 from dare_bench.model_adapters.fields import Count, NaturalNumber
-from dare_bench.model_adapters.sampling.attention import CACHES, AttentionPolicy
+from dare_bench.model_adapters.sampling.attention import AttentionPolicy
+from dare_bench.model_adapters.sampling.caches import CACHES
 from dare_bench.model_adapters.sampling.reference import ReferencePolicy
 from dare_bench.model_adapters.sampling.sampler import Sampler
 from dare_bench.model_adapters.sampling.tokens import TokenPolicy
@@ -117,7 +119,7 @@ class DiffusionGemma(Family):
             early_stop=True,
             approximate=d.temperature == 0,
             stopping={"cut_at_eos": d.text_after_eos == "cut"},
-            uniform_noise=True,
+            inputs=SoftPredictions,
             tokens=TokenPolicy(
                 temperature=d.temperature,
                 cooled_to=d.t_min,

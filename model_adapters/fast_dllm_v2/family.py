@@ -15,7 +15,8 @@ from dare_bench.model_adapters.fast_dllm_v2.likelihood import FastDLLMEstimator
 from dare_bench.model_adapters.fast_dllm_v2.network import Fast_dLLM_QwenForCausalLM
 from dare_bench.model_adapters.fast_dllm_v2.sub_blocks import SubBlockCache, SubBlocks
 from dare_bench.model_adapters.fields import Count, Probability, TopP, divisors
-from dare_bench.model_adapters.sampling.attention import CACHES, AttentionPolicy
+from dare_bench.model_adapters.sampling.attention import AttentionPolicy
+from dare_bench.model_adapters.sampling.caches import CACHES
 from dare_bench.model_adapters.sampling.reference import ReferencePolicy
 from dare_bench.model_adapters.sampling.sampler import Sampler
 from dare_bench.model_adapters.sampling.strategies.bounded import Dynamic

@@ -13,7 +13,8 @@ import torch
 from pydantic import Field
 from torch import Tensor
 
-from dare_bench.model_adapters.sampling.attention import ExactCache, Row
+from dare_bench.model_adapters.sampling.attention import Row
+from dare_bench.model_adapters.sampling.caches import ExactCache
 from dare_bench.model_adapters.sampling.records import Decision, Offer, Positions
 from dare_bench.model_adapters.sampling.strategies.wrapped import WrappedStrategy
 

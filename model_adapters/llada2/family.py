@@ -18,7 +18,8 @@ from dare_bench.model_adapters.fields import Count, NaturalNumber, Probability, 
 from dare_bench.model_adapters.llada2.levenshtein import ALTERNATIVES, Levenshtein
 from dare_bench.model_adapters.llada2.network import LLaDA2MoeModelLM
 from dare_bench.model_adapters.llada2.template import CHAT_TEMPLATE
-from dare_bench.model_adapters.sampling.attention import CACHES, AttentionPolicy
+from dare_bench.model_adapters.sampling.attention import AttentionPolicy
+from dare_bench.model_adapters.sampling.caches import CACHES
 from dare_bench.model_adapters.sampling.reference import ReferencePolicy
 from dare_bench.model_adapters.sampling.sampler import Sampler
 from dare_bench.model_adapters.sampling.strategies import Strategy

@@ -3,7 +3,7 @@ out."""
 
 from __future__ import annotations
 
-from dare_bench.model_adapters.sampling.attention import PrefixCache
+from dare_bench.model_adapters.sampling.caches import PrefixCache
 from dare_bench.model_adapters.sampling.state import RowState
 from dare_bench.model_adapters.sampling.stopping import through_eos
 

@@ -18,7 +18,7 @@ import torch
 from torch import Tensor
 
 from dare_bench.model_adapters.replay.counts import left_in_block
-from dare_bench.model_adapters.sampling.attention import PrefixCache
+from dare_bench.model_adapters.sampling.caches import PrefixCache
 from dare_bench.model_adapters.sampling.draws import Draws
 from dare_bench.model_adapters.sampling.records import Decision, Offer, Positions
 from dare_bench.model_adapters.sampling.reference import NoiseRule
@@ -145,7 +145,7 @@ def _exponential(shape: tuple[int, ...], generator: torch.Generator) -> Tensor:
 
 def _gumbel(row: RowState, generator: torch.Generator, vocab: int, due: int) -> Noise:
     low, high = (row.begin, row.stop) if row.sampler.attention.causal else row.window()
-    column_n, length = row.open_columns() - low, high - low
+    column_n, length = _open_columns(row) - low, high - low
     token = order = None
     if row.sampler.tokens.temperature > 0:
         cache = row.sampler.attention.cache
@@ -157,12 +157,21 @@ def _gumbel(row: RowState, generator: torch.Generator, vocab: int, due: int) -> 
     return token, order
 
 
+def _open_columns(row: RowState) -> Tensor:
+    """Columns of the window that may change: masks up to the block's end, and the block's tokens if the strategy
+    edits; int64 [n]."""
+    low, high = row.window()
+    column_n = torch.arange(max(low, row.low), min(high, row.stop))
+    is_open_n = row.canvas[column_n] == row.mask_id
+    return column_n[is_open_n | (column_n >= row.editable_from)]
+
+
 def _block(row: RowState, generator: torch.Generator, vocab: int, due: int) -> Noise:
-    return _exponential((row.sampler.block_length, vocab), generator)[row.open_columns() - row.begin], None
+    return _exponential((row.sampler.block_length, vocab), generator)[_open_columns(row) - row.begin], None
 
 
 def _sub_block(row: RowState, generator: torch.Generator, vocab: int, due: int) -> Noise:
-    column_n = row.open_columns()
+    column_n = _open_columns(row)
     token = torch.ones((len(column_n), vocab))
     if column_n[0] == row.begin:  # the first token is the argmax
         return token, None
@@ -174,7 +183,7 @@ def _sub_block(row: RowState, generator: torch.Generator, vocab: int, due: int) 
 
 
 def _masked(row: RowState, generator: torch.Generator, vocab: int, due: int) -> Noise:
-    column_n = row.open_columns()
+    column_n = _open_columns(row)
     token = None if row.sampler.tokens.temperature == 0 else _exponential((len(column_n), vocab), generator)
     if row.sampler.strategy.score.random and due:
         return token, _exponential((1, len(row.canvas)), generator)[0][column_n]
@@ -184,17 +193,17 @@ def _masked(row: RowState, generator: torch.Generator, vocab: int, due: int) -> 
 def _gumbel_order(row: RowState, generator: torch.Generator, vocab: int, due: int) -> Noise:
     token, _ = _masked(row, generator, vocab, due=0)
     if row.sampler.strategy.score.random and due:
-        uniform_n = torch.rand((1, len(row.canvas)), generator=generator)[0][row.open_columns()]
+        uniform_n = torch.rand((1, len(row.canvas)), generator=generator)[0][_open_columns(row)]
         return token, -torch.log(uniform_n.clamp(1e-20, 1 - 1e-20))  # exponential: the same order as by Gumbel noise
     return token, None
 
 
 def _canvas(row: RowState, generator: torch.Generator, vocab: int, due: int) -> Noise:
-    return _exponential((len(row.canvas), vocab), generator)[row.open_columns()], None
+    return _exponential((len(row.canvas), vocab), generator)[_open_columns(row)], None
 
 
 def _origin(row: RowState, generator: torch.Generator, vocab: int, due: int) -> Noise:
-    count = len(row.open_columns())
+    count = len(_open_columns(row))
     order = torch.rand(count, generator=generator)
     if row.sampler.tokens.temperature == 0:
         return None, order

@@ -13,17 +13,17 @@ from torch import Tensor
 from torch.nn.functional import pad
 
 from dare_bench.errors import ModelOutputError
-from dare_bench.model_adapters.backbone.cache import KVStore
 from dare_bench.model_adapters.sampling.buckets import Sizes
 from dare_bench.model_adapters.sampling.device import DeviceState
 from dare_bench.model_adapters.sampling.drafts import Drafts
 from dare_bench.model_adapters.sampling.packing import Packer
-from dare_bench.model_adapters.sampling.pages import PagePool
 from dare_bench.model_adapters.sampling.recorder import Recorder
 from dare_bench.model_adapters.sampling.records import Decision, Positions
+from dare_bench.model_adapters.sampling.row_cache import RowCache
+from dare_bench.model_adapters.sampling.sampler import Sampler
 from dare_bench.model_adapters.sampling.state import RowState
-from dare_bench.model_adapters.sampling.ties import NearTies, first_end
-from dare_bench.model_adapters.sampling.upload import upload
+from dare_bench.model_adapters.sampling.ties import NearTies
+from dare_bench.model_adapters.sampling.upload import upload, uploaded
 
 
 class ActiveRows:
@@ -36,34 +36,27 @@ class ActiveRows:
         rows: Iterable[RowState],
         mask_id: int,
         device: torch.device,
-        store: KVStore | None = None,
-        pool: PagePool | None = None,
+        cache: RowCache | None = None,
         sizes: Sizes | None = None,
         drafts: int = 0,
     ) -> None:
-        self.rows = rows = sorted(rows, key=lambda row: len(row.canvas))
+        self.rows, self.cache = sorted(rows, key=lambda row: len(row.canvas)), cache
+        rows = self.rows
         samplers = [row.sampler for row in rows]
         kinds = list({sampler.decision: sampler for sampler in samplers}.values())
         self.at, self.lengths, self.states = device, [len(row.canvas) for row in rows], 1 + drafts
         self.replayed = any(sampler.replays for sampler in samplers)
-        noised = any(sampler.uniform_noise for sampler in samplers)
+        self.inputs = samplers[0].inputs
         fixed = all(kind.strategy.static and kind.logits_rule is None for kind in kinds)
-        static = fixed and not self.replayed and not noised
+        static = fixed and not self.replayed and self.inputs is None
         self.sizes = sizes if static else None
         """If packs are filled with null rows and tokens."""
         self.slots, self.canvas = self._grown("rows", len(rows)), self._grown("canvas", sum(self.lengths))
         """Rows and tokens of a state in the tables on the device; the last ones are null."""
         number = {sampler.decision: i for i, sampler in enumerate(kinds)}
         self.kinds = [number[sampler.decision] for sampler in samplers]
-        self.device = DeviceState(
-            kinds,
-            mask_id,
-            **self._tables(),
-            static=self.sizes is not None,
-            rows=rows * self.states,
-            noised=noised,
-        )
-        self.packer = Packer(rows, device, store, pool, self.kinds, self.slots, self.canvas, self.states, self.sizes)
+        self.device: DeviceState = uploaded(self._state(kinds, mask_id), (DeviceState, NearTies, Drafts), device)
+        self.packer = Packer(rows, device, cache, self.kinds, self.slots, self.canvas, self.states, self.sizes)
         self.tokens_done = 0
         self.recorder = Recorder.of(rows, self.slots)
         self.seen: Sequence[Tensor] = [row.canvas for row in rows]
@@ -73,38 +66,34 @@ class ActiveRows:
         self.read: dict[str, Tensor] | None = None
         """What the host has read of the device since the last forward."""
 
-    def _tables(self) -> dict[str, Any]:
-        """What :class:`DeviceState` holds, by name."""
-        rows = self.rows
-        samplers = [row.sampler for row in rows]
-        tables: dict[str, Any] = {
-            "canvas_T": self._along([row.canvas for row in rows]),
-            "kind_R": self._by_row(self.kinds),
-            "key_R": self._by_row(row.key for row in rows),
-            "forward_R": self._by_row(row.forward for row in rows),
-            "deterministic_R": self._by_row((not sampler.draws for sampler in samplers), torch.bool),
-            "scale_R": self._by_row((sampler.attention.cfg_scale for sampler in samplers), torch.float32),
-            "finite": torch.ones((), dtype=torch.bool),
+    def _state(self, kinds: Sequence[Sampler], mask_id: int) -> DeviceState:
+        """What :attr:`device` holds, on the host."""
+        rows, samplers = self.rows, [row.sampler for row in self.rows]
+        remasks = any(sampler.strategy.remasks for sampler in samplers)
+        state = DeviceState(
+            kinds,
+            mask_id,
+            canvas_T=self._along([row.canvas for row in rows]),
+            kind_R=self._by_row(self.kinds),
+            key_R=self._by_row(row.key for row in rows),
+            forward_R=self._by_row(row.forward for row in rows),
+            deterministic_R=self._by_row((not sampler.draws for sampler in samplers), torch.bool),
+            scale_R=self._by_row((sampler.attention.cfg_scale for sampler in samplers), torch.float32),
+            finite=torch.ones((), dtype=torch.bool),
+            score_T=self._along([row.scores for row in rows], float("inf")) if remasks else None,
+            static=self.sizes is not None,
+            rows=self.rows * self.states,
+            inputs=self.inputs and self.inputs(rows),
             **self._block_tables(),
-        }
-        if any(row.scores is not None for row in rows):
-            none = (torch.full((n,), float("inf"), dtype=torch.float64) for n in self.lengths)
-            scores = [x if row.scores is None else row.scores for row, x in zip(rows, none, strict=True)]
-            tables["score_T"] = self._along(scores, float("inf"))
-        recorded = any(sampler.record_near_tie for sampler in samplers)
-        ties = self._tie_tables() if recorded else {}
-        drafts = Drafts.tables(rows, self.states, self.slots, tables["canvas_T"]) if self.states > 1 else {}
-        parts = {"ties": ties, "drafts": drafts}
-        named = {f"{of}.{name}": x for of, part in parts.items() for name, x in part.items()}
-        moved: dict[str, Any] = upload({**tables, **named}, self.at)
+        )
         eos_ids = tuple(sorted({token for sampler in samplers for token in sampler.stopping.eos_ids}))
-        if ties:
-            moved["ties"] = NearTies(eos_ids, **{name: moved.pop(f"ties.{name}") for name in ties})
-        if drafts:
-            moved["drafts"] = Drafts(self.states, eos_ids, **{name: moved.pop(f"drafts.{name}") for name in drafts})
-        return moved
+        if any(sampler.record_near_tie for sampler in samplers):
+            state.ties = NearTies.of(rows, self._by_row, eos_ids)
+        if self.states > 1:
+            state.drafts = Drafts.of(rows, self.states, self.slots, state.canvas_T, eos_ids)
+        return state
 
-    def _block_tables(self) -> dict[str, Tensor]:
+    def _block_tables(self) -> dict[str, Any]:
         """What is new when a row enters a block, on the host."""
         rows = self.rows
         width = self._grown("schedule", max(len(row.schedule) for row in rows) + 1)
@@ -120,16 +109,6 @@ class ActiveRows:
             "limit_R": self._by_row(row.limit for row in rows),
             "going_R": going_R,
             "schedule_RS": schedule_RS.repeat(self.states, 1),
-        }
-
-    def _tie_tables(self) -> dict[str, Tensor]:
-        samplers = [row.sampler for row in self.rows]
-        cut = (not s.strategy.edits and (s.stopping.early_stop or s.stopping.cut_at_eos) for s in samplers)
-        ends = (first_end(row.canvas[len(row.prompt) :].tolist(), row.sampler.stopping.eos_ids) for row in self.rows)
-        return {
-            "near_R": self._by_row((row.near_tie for row in self.rows), torch.bool),
-            "cut_R": self._by_row(cut, torch.bool),
-            "end_R": self._by_row(ends),
         }
 
     def _along(self, parts: list[Tensor], fill: float = 0) -> Tensor:
@@ -170,7 +149,8 @@ class ActiveRows:
         assert pack is not None
         if self.recorder is not None:
             self.recorder.observe(self.device, positions, decision)
-        self.packer.committed(pack)
+        if self.cache is not None:
+            self.cache.committed(pack.commits)
         if pack.fresh or not pack.whole:
             self.device.pack = None
             for row in self.rows:  # windows of cached blocks depend on whether a row is at its first forward
@@ -211,7 +191,8 @@ class ActiveRows:
     def abandon(self) -> None:
         """The forward failed: its pack is built again."""
         if self.device.pack is not None:
-            self.packer.abandoned(self.device.pack)
+            if self.cache is not None:
+                self.cache.abandoned(self.device.pack.commits)
             self.device.pack = None
             for row in self.rows:
                 if row.stream is not None:
@@ -243,9 +224,9 @@ class ActiveRows:
         if device.score_T is not None:
             scores = device.score_T[: sum(self.lengths)].to("cpu", copy=True).split(self.lengths)
             for row, own in zip(self.rows, scores, strict=True):
-                row.scores = None if row.scores is None else own
-        if device.soft is not None:
-            device.soft.sync(self.rows)
+                row.scores = own
+        if device.inputs is not None:
+            device.inputs.sync()
 
     def enter_blocks(self, moved: Sequence[int]) -> None:
         """Rows have moved to other blocks since :meth:`sync`."""
@@ -261,4 +242,4 @@ class ActiveRows:
             tables = {name: torch.where(is_moved[name], x, getattr(device, name)) for name, x in tables.items()}
         for name, table in tables.items():
             setattr(device, name, table)
-        device.pack, self.look_in, device.soft = None, 0, None
+        device.pack, self.look_in, device.inputs = None, 0, self.inputs and self.inputs(self.rows)

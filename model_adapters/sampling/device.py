@@ -5,10 +5,10 @@ Shape letters: T packed tokens, R rows, N open positions, S steps of a block, V 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from copy import deepcopy
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, Protocol
 
 import torch
 from torch import Tensor
@@ -17,11 +17,10 @@ from dare_bench.model_adapters.sampling.decide import DecisionGroup
 from dare_bench.model_adapters.sampling.draws import COUNTER
 from dare_bench.model_adapters.sampling.guidance import guided_where
 from dare_bench.model_adapters.sampling.packing import Candidates, Pack
-from dare_bench.model_adapters.sampling.records import Decision, Positions
+from dare_bench.model_adapters.sampling.records import Decision, Offer, Positions
 from dare_bench.model_adapters.sampling.sampler import Sampler
 from dare_bench.model_adapters.sampling.state import RowState
 from dare_bench.model_adapters.sampling.ties import NearTies
-from dare_bench.model_adapters.sampling.uniform import SoftPredictions, with_noise
 
 
 def out_of_memory(error: BaseException) -> bool:
@@ -30,6 +29,20 @@ def out_of_memory(error: BaseException) -> bool:
         return True
     text = str(error).lower()
     return isinstance(error, RuntimeError) and ("out of memory" in text or "can't allocate memory" in text)
+
+
+class NetworkInputs(Protocol):
+    """What forwards of some rows are given besides their canvases; it sees what is decided."""
+
+    def given(self, device: DeviceState, network: Any, tokens_T: Tensor) -> tuple[Tensor, Mapping[str, Tensor]]:
+        """The tokens of a pack as the network is shown them, and its further arguments."""
+        ...
+
+    def observe(self, groups: Sequence[DecisionGroup], offers: Sequence[Offer], decisions: Sequence[Decision]) -> None:
+        """After a decision, before it is written."""
+
+    def sync(self) -> None:
+        """Leave with the rows what later forwards of their blocks are given."""
 
 
 @dataclass(eq=False)
@@ -70,17 +83,16 @@ class DeviceState:
     rows: list[RowState] = field(default_factory=list)
     """For strategies, networks and replayed random numbers that need the rows on the host; with drafts again for each
     state."""
-    noised: bool = False
-    soft: SoftPredictions | None = None
+    inputs: NetworkInputs | None = None
     drafts: Any = None
     """Further states of the rows (``drafts.Drafts``), if any."""
     open_N: Tensor | None = None
     """The candidates that the last forward listed; None: all."""
 
     @property
-    def observers(self) -> list[NearTies | SoftPredictions]:
+    def observers(self) -> list[NearTies | NetworkInputs]:
         """What is given each offer and decision before it is written."""
-        return [observer for observer in (self.ties, self.soft) if observer is not None]
+        return [observer for observer in (self.ties, self.inputs) if observer is not None]
 
     def forward(self, network: Any) -> tuple[Tensor, Positions]:
         """The logits that predict the open positions, [N, V], and the positions."""
@@ -90,15 +102,11 @@ class DeviceState:
         positions, self.open_N = self.positions(pack.candidates)
         source = [x_N for x_N in (pack.candidates.source_N, pack.candidates.copy_N) if x_N is not None]
         at_N = torch.cat(source if self.open_N is None else [x_N[self.open_N] for x_N in source])
-        given: dict[str, Tensor] = {}
+        given: Mapping[str, Tensor] = {}
         if pack.hidden_T is not None:
             tokens_T = tokens_T.masked_fill(pack.hidden_T, self.mask_id)
-        if self.noised:
-            keys = self.key_R, self.forward_R, self.begin_R
-            tokens_T = with_noise(pack.candidates, tokens_T, self.mask_id, keys, self.rows, network.arch.vocab)
-        if getattr(network, "conditions", False):
-            self.soft = self.soft or SoftPredictions(self.rows, network, self.canvas_T.device)
-            given["soft"] = self.soft.of(pack)
+        if self.inputs is not None:
+            tokens_T, given = self.inputs.given(self, network, tokens_T)
         logits_NV: Tensor = network(tokens_T, pack.column_T, pack.plan, logits_at=at_N, **given).logits
         if pack.candidates.copy_N is not None:
             logits_NV = guided_where(logits_NV, self.scale_R[positions.row_N])

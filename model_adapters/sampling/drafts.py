@@ -20,12 +20,26 @@ from torch.nn.functional import pad
 
 from dare_bench.model_adapters.sampling.decide import joined
 from dare_bench.model_adapters.sampling.device import DeviceState, out_of_memory
+from dare_bench.model_adapters.sampling.sampler import Sampler
 from dare_bench.model_adapters.sampling.state import RowState
 
 IDLE_TOKENS = {"cpu": 0}
 """Tokens of a forward up to which a device waits for memory and launches, so that drafts take no time, by its type:
 none on a CPU, else ``IDLE``."""
 IDLE = 184  # an H200 multiplies for as long as it reads the weights in bfloat16
+
+
+def refusal(sampler: Sampler) -> str | None:
+    """Why no steps of a sampler can be drafted; None: they can."""
+    if sampler.strategy.edits or sampler.strategy.remembers:
+        return (
+            f"strategy {sampler.strategy.name!r} writes over tokens or remembers what it did, which cannot be drafted"
+        )
+    if sampler.replays or sampler.inputs is not None:
+        return "random numbers of rng='reference' are drawn as the published code makes forwards, without drafts"
+    if sampler.attention.cache.follows_canvas or sampler.reference.count == "carry":
+        return "each forward of this sampler depends on what the one before has left open"
+    return None
 
 
 def affordable(rows: Sequence[RowState], device: torch.device) -> int:
@@ -63,21 +77,23 @@ class Drafts:
     forward_R: Tensor
     """The forwards of the row before that step, if there were no drafts."""
 
-    @staticmethod
-    def tables(rows: Sequence[RowState], states: int, slots: int, canvas_T: Tensor) -> dict[str, Tensor]:
-        """The tensors on the host, by name; each state has ``slots`` rows, the last ones null."""
+    @classmethod
+    def of(cls, rows: Sequence[RowState], states: int, slots: int, canvas_T: Tensor, eos_ids: Sequence[int]) -> Drafts:
+        """The states of rows, on the host; each state has ``slots`` rows, the last ones null."""
         null, length_F = slots - len(rows), torch.tensor([len(row.canvas) for row in rows])
         row_C = torch.arange(len(rows)).repeat_interleave(length_F)
-        return {
-            "row_C": pad(row_C, (0, len(canvas_T) // states - len(row_C)), value=slots - 1),
-            "stops_F": pad(torch.tensor([row.sampler.stopping.stop_in_block for row in rows]), (0, null)),
-            "saved_F": pad(torch.tensor([row.saved for row in rows]), (0, null)),
-            "last_F": torch.zeros(slots, dtype=torch.long),
-            "drafted_R": torch.zeros(slots * states, dtype=torch.bool),
-            "draft_T": canvas_T.clone(),
-            "decided_T": canvas_T.clone(),
-            "forward_R": torch.zeros(slots * states, dtype=torch.long),
-        }
+        return cls(
+            states,
+            eos_ids,
+            row_C=pad(row_C, (0, len(canvas_T) // states - len(row_C)), value=slots - 1),
+            stops_F=pad(torch.tensor([row.sampler.stopping.stop_in_block for row in rows]), (0, null)),
+            saved_F=pad(torch.tensor([row.saved for row in rows]), (0, null)),
+            last_F=torch.zeros(slots, dtype=torch.long),
+            drafted_R=torch.zeros(slots * states, dtype=torch.bool),
+            draft_T=canvas_T.clone(),
+            decided_T=canvas_T.clone(),
+            forward_R=torch.zeros(slots * states, dtype=torch.long),
+        )
 
     def advance(self, device: DeviceState, logits_NV: Tensor) -> None:
         """After a forward whose decisions are written: move each row to the last state that was reached, and draft what

@@ -11,18 +11,16 @@ import torch
 
 from dare_bench.diffusion.lockstep import Lockstep
 from dare_bench.errors import MemoryLimitError
-from dare_bench.model_adapters.backbone.cache import KVStore
 from dare_bench.model_adapters.sampling.batch import ActiveRows
 from dare_bench.model_adapters.sampling.buckets import Sizes
 from dare_bench.model_adapters.sampling.decide import joined
 from dare_bench.model_adapters.sampling.device import DeviceState, out_of_memory
 from dare_bench.model_adapters.sampling.drafts import affordable
-from dare_bench.model_adapters.sampling.pages import PagePool
 from dare_bench.model_adapters.sampling.records import Decision, Positions
+from dare_bench.model_adapters.sampling.row_cache import RowCache
 from dare_bench.model_adapters.sampling.state import RowState
 from dare_bench.types import LoopStats
 
-FIRST_SLOTS = 1024
 Result = tuple[Positions, Decision]
 
 
@@ -62,12 +60,6 @@ def denoise(
     return mode()(_Loop(network, iter(rows), mask_id, vocab, max_rows, device, stats, frames).run)()
 
 
-def new_cache(network: Any, device: torch.device) -> tuple[KVStore, PagePool]:
-    """An empty cache for a network's keys and values, and the owner of its slots."""
-    store = KVStore(network.arch, FIRST_SLOTS, device, next(network.parameters()).dtype)
-    return store, PagePool(FIRST_SLOTS, store.grow)
-
-
 def step(device: DeviceState, network: Any) -> Result:
     """One forward of all rows, and what it writes. With static shapes this waits for nothing, and takes and changes
     tensors of ``device`` alone. Nothing is written unless forward and decision succeed."""
@@ -100,8 +92,7 @@ class _Loop:
     active: list[RowState] = field(default_factory=list)
     waiting: list[RowState] = field(default_factory=list)
     batch: ActiveRows | None = None
-    store: KVStore | None = None
-    pool: PagePool | None = None
+    cache: RowCache | None = None
     sizes: Sizes = field(default_factory=Sizes)
     drafting: bool = True
 
@@ -147,9 +138,7 @@ class _Loop:
         sizes = self.sizes if self.frames is None else self.frames.sizes
         static = backend is not None and backend.static_shapes
         drafts = affordable(self.active, self.device) if self.drafting else 0
-        return ActiveRows(
-            self.active, self.mask_id, self.device, self.store, self.pool, sizes if static else None, drafts
-        )
+        return ActiveRows(self.active, self.mask_id, self.device, self.cache, sizes if static else None, drafts)
 
     def fill(self) -> Iterator[RowState]:
         """Fill free slots; yields rows without anything to decode."""
@@ -169,10 +158,8 @@ class _Loop:
         """Let the row join, or wait for a prefix that another row is about to commit."""
         ready = True
         if row.cache.used:
-            if self.pool is None:
-                self.store, self.pool = new_cache(self.network, self.device)
-            if row.cache.shared and not row.pages.columns:
-                ready = self.pool.admit(row.pages, row.canvas[: row.begin].tolist(), row.sampler.block_length)
+            self.cache = self.cache or RowCache(self.network, self.device)
+            ready = self.cache.admit(row)
         (self.active if ready else self.waiting).append(row)
 
     def refill(self, batch: ActiveRows, finished: list[int]) -> Iterator[RowState]:
@@ -191,9 +178,8 @@ class _Loop:
                 ended.append(row)
         if ended:
             self.active, self.batch = [row for row in self.active if row not in ended], None
-            if self.pool is not None:
-                for row in ended:
-                    self.pool.release(row.pages)
+            if self.cache is not None:
+                self.cache.release(ended)
             yield from ended
 
     def halve(self, batch: ActiveRows) -> None:
@@ -207,10 +193,8 @@ class _Loop:
         count, self.slots = len(batch.rows), max(1, len(batch.rows) // 2)
         self.active, parked = batch.rows[: self.slots], batch.rows[self.slots :]
         self.stats.halvings.append({"rows": count, "now": self.slots})
-        if self.pool is not None:
-            for row in parked:
-                if row.cache.shared and not row.dropped:
-                    self.pool.release(row.pages)
+        if self.cache is not None:
+            self.cache.release([row for row in parked if row.cache.shared and not row.dropped])
         if torch.cuda.is_available():
             torch.cuda.empty_cache()
         self.source, self.waiting, self.batch = chain(parked, self.waiting, self.source), [], None

@@ -14,20 +14,10 @@ from torch import Tensor
 from torch.nn.functional import pad
 
 from dare_bench.diffusion.plan import Cached, Filled, Plan
-from dare_bench.model_adapters.backbone.cache import KVStore
 from dare_bench.model_adapters.sampling.buckets import LEAST_ROW, LEAST_TOKENS, MANY_TOKENS, Sizes, bucket
-from dare_bench.model_adapters.sampling.pages import CachePage, PagePool, page_sizes
+from dare_bench.model_adapters.sampling.row_cache import Commit, RowCache
 from dare_bench.model_adapters.sampling.state import RowState
-from dare_bench.model_adapters.sampling.upload import mapped, tensors_of, upload
-
-
-@dataclass(frozen=True)
-class Commit:
-    """What a forward stores of a row with a shared cache: new pages, and the block itself where ``block``."""
-
-    row: RowState
-    pages: list[CachePage]
-    block: bool
+from dare_bench.model_adapters.sampling.upload import mapped, uploaded
 
 
 @dataclass(frozen=True)
@@ -93,8 +83,7 @@ class Packer:
         self,
         rows: Sequence[RowState],
         device: torch.device,
-        store: KVStore | None,
-        pool: PagePool | None,
+        cache: RowCache | None,
         kinds: Sequence[int],
         slots: int,
         canvas: int,
@@ -103,7 +92,7 @@ class Packer:
     ) -> None:
         self.kinds, self.slots, self.canvas, self.states, self.sizes = kinds, slots, canvas, states, sizes
         self.rows, self.device = rows, device
-        self.store, self.pool = store, pool
+        self.cache = cache
         *self.offsets, self.total = [0, *accumulate(len(row.canvas) for row in rows)]
         self.followed = any(row.cache.follows_canvas for row in rows)
         self.guided = any(row.sampler.attention.cfg_scale > 0 for row in rows)
@@ -116,7 +105,9 @@ class Packer:
         packed += [(state, i) for state in range(1, self.states) for i in order if rows[i].opened]
         number = [i for _, i in packed]
         lengths = [spans[i][1] - spans[i][0] for i in number]
-        cached, commits = self._cached(number, spans)
+        cached, commits = None, list[Commit]()
+        if self.cache is not None and any(row.cache.used for row in rows):
+            cached, commits = self.cache.access([rows[i] for i in number], [spans[i] for i in number])
         plan = self._plan(number, spans, cached)
         column_T, count = plan.positions(), sum(lengths)
         place_T = column_T[:count]
@@ -233,73 +224,14 @@ class Packer:
             counts.append(outside if row.cache.follows_canvas else 0)
         return pad(torch.tensor(counts), (0, self.slots - len(counts)))
 
-    def _cached(self, order: Sequence[int], spans: Sequence[tuple[int, int]]) -> tuple[Cached | None, list[Commit]]:
-        """The reads of every row and the writes of those that commit; allocates slots."""
-        if self.pool is None or self.store is None or not any(row.cache.used for row in self.rows):
-            return None, []
-        at, to, place = [], [], 0
-        commits: list[Commit] = []
-        for i in order:
-            row, (start, stop) = self.rows[i], spans[i]
-            low, high = row.cache.writes(row)
-            if high > low:
-                slots, pages = self._slots(self.pool, row, low, high)
-                at.append(torch.arange(place + low - start, place + high - start))
-                to.append(slots)
-                if row.cache.shared:
-                    commits.append(Commit(row, pages, block=high > row.begin))
-            place += stop - start
-        none = torch.zeros(0, dtype=torch.long)
-        cached = Cached(
-            self.store,
-            tuple(self.rows[i].cache.reads(self.rows[i]) for i in order),
-            torch.cat(at) if at else none,
-            torch.cat(to) if to else none,
-            steady=not to and all(row.opened for row in self.rows),
-        )
-        return cached, commits
-
-    @staticmethod
-    def _slots(pool: PagePool, row: RowState, low: int, high: int) -> tuple[Tensor, list[CachePage]]:
-        """Slots of the columns to write: shared caches commit new pages and may overwrite those of the block, the
-        others overwrite their pages."""
-        if row.cache.shared:
-            length = row.sampler.block_length
-            pages = [pool.take(count) for count in page_sizes(row.begin - low, length)]
-            slots = torch.tensor([slot for page in pages for slot in page.slots], dtype=torch.long)
-            return (torch.cat([slots, pool.of_block(row.pages, length)]) if high > row.begin else slots), pages
-        if row.pages.columns < high:
-            row.pages.add([pool.take(high - row.pages.columns)])
-        return row.pages.slots[low:high], []
-
-    def committed(self, pack: Pack) -> None:
-        """The forward succeeded: commit its pages."""
-        for commit in pack.commits:
-            assert self.pool is not None
-            row, pages = commit.row, commit.pages
-            if pages:
-                low = row.pages.columns
-                tokens = row.canvas[low : low + sum(len(page.slots) for page in pages)].tolist()
-                self.pool.commit(row.pages, pages, tokens, row.sampler.block_length)
-            if commit.block:
-                row.pages.block_begin = row.begin
-
-    def abandoned(self, pack: Pack) -> None:
-        """The forward failed: return its slots."""
-        for commit in pack.commits:
-            assert self.pool is not None
-            self.pool.give_back(commit.pages)
-
 
 def _uploaded(pack: Pack, device: torch.device) -> Pack:
     """A pack with its tensors on the device, by one copy."""
-    plan, kinds = pack.plan, (Pack, Candidates, Cached)
-    record = [pack, plan.cached]
-    host, tables = tensors_of(record, kinds), plan.tables()
-    there = upload({**host, **tables}, device)
-    pack, cached = mapped(record, kinds, lambda name, _: there[name])
+    plan, tables = pack.plan, pack.plan.tables()
+    record = [pack, plan.cached, list(tables.values())]
+    pack, cached, there = uploaded(record, (Pack, Candidates, Cached), device)
     plan = replace(plan, cached=cached)
-    plan.place({name: there[name] for name in tables}, device)
+    plan.place(dict(zip(tables, there, strict=True)), device)
     return replace(pack, plan=plan)
 
 

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Sequence
+from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from math import ceil
-from typing import Protocol
+from typing import Any, Protocol
 
 from torch import Tensor
 
@@ -48,8 +48,8 @@ class Sampler:
     approximate: bool = False
     """Not the family's published sampler: tier A."""
     logits_rule: LogitsRule | None = None
-    uniform_noise: bool = False
-    """Is the network shown a random token for each open position, and not a mask?"""
+    inputs: Callable[[Sequence[Any]], Any] | None = None
+    """Makes of rows what their forwards are given besides canvases (``device.NetworkInputs``)."""
     draft_steps: int = 0
     """Steps that a forward may verify besides its own."""
     record_trajectory: bool = False
@@ -59,25 +59,12 @@ class Sampler:
     @property
     def draws(self) -> bool:
         """Does this sampler use random numbers?"""
-        return self.uniform_noise or not self.tokens.greedy or self.strategy.score.random
+        return self.inputs is not None or not self.tokens.greedy or self.strategy.score.random
 
     @property
     def replays(self) -> bool:
         """Does it use the published code's random numbers?"""
         return self.reference.replay and self.draws
-
-    @property
-    def without_drafts(self) -> str | None:
-        """Why no further steps can be drafted; None: they can."""
-        if self.strategy.edits or self.strategy.remembers:
-            return (
-                f"strategy {self.strategy.name!r} writes over tokens or remembers what it did, which cannot be drafted"
-            )
-        if self.replays or self.uniform_noise:
-            return "random numbers of rng='reference' are drawn as the published code makes forwards, without drafts"
-        if self.attention.cache.follows_canvas or self.reference.count == "carry":
-            return "each forward of this sampler depends on what the one before has left open"
-        return None
 
     @cached_property
     def decision(self) -> Hashable:

@@ -61,7 +61,7 @@ class RowState:
     """Positions due in each forward of the block, as the strategy planned them."""
     dropped: list[tuple[int, int]] = field(default_factory=list)
     """Place in the answer and id of each token that was taken out of the canvas (``AttentionPolicy.unseen``)."""
-    scores: Tensor | None = None
+    scores: Tensor = field(init=False)
     """If the strategy remasks: the score with which each token was written, float64 [L]; inf where it was given."""
     memory: Any = None
     """What a strategy that remembers keeps of the block."""
@@ -85,8 +85,7 @@ class RowState:
         masks = self.sampler.canvas_length(len(self.prompt)) - len(written)
         self.canvas = torch.tensor([*written, *[self.mask_id] * masks], dtype=torch.long)
         self.forward = self.start_forward
-        if self.sampler.strategy.remasks:
-            self.scores = torch.full((len(self.canvas),), float("inf"), dtype=torch.float64)
+        self.scores = torch.full((len(self.canvas),), float("inf"), dtype=torch.float64)
 
     @property
     def begin(self) -> int:
@@ -146,14 +145,6 @@ class RowState:
     def window(self) -> tuple[int, int]:
         """The columns that the next forward computes."""
         return self.cache.window(self)
-
-    def open_columns(self) -> Tensor:
-        """Columns of the window that may change: masks up to the block's end, and the block's tokens if the strategy
-        edits; int64 [n]."""
-        low, high = self.window()
-        column = torch.arange(max(low, self.low), min(high, self.stop))
-        is_open = self.canvas[column] == self.mask_id
-        return column[is_open | (column >= self.first_response)] if self.sampler.strategy.edits else column[is_open]
 
     def candidates(self, low: int, high: int) -> Tensor:
         """Of the columns that a forward computes, those that may be open while the row is in its block, int64 [n]: no
@@ -229,7 +220,7 @@ class RowState:
         gone[: self.first_response] = gone[self.stop :] = False
         begin = self.answer_begin
         self.dropped += [(i - begin, int(self.canvas[i])) for i in gone.nonzero()[:, 0].tolist()]
-        self.canvas, self.scores = self.canvas[~gone], None if self.scores is None else self.scores[~gone]
+        self.canvas, self.scores = self.canvas[~gone], self.scores[~gone]
 
     def _scheduled(self, schedule: Sequence[int]) -> list[int]:
         """The schedule without forwards that would write nothing: trailing ones, and the others too unless their random

@@ -9,7 +9,7 @@ Shape letters: N open positions, R rows.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -18,7 +18,10 @@ from torch import Tensor
 from dare_bench.model_adapters.sampling.decide import DecisionGroup
 from dare_bench.model_adapters.sampling.nudges import Nudge, against_others
 from dare_bench.model_adapters.sampling.records import Decision, Offer, Positions
+from dare_bench.model_adapters.sampling.state import RowState
+from dare_bench.model_adapters.sampling.stopping import through_eos
 
+FAR = torch.iinfo(torch.long).max
 CERTAIN = 1e-3
 """A position is certain if its token has at least 1 minus this probability. The order of two certain positions does not
 matter: both are written, and by Bonferroni's inequality neither can make the other uncertain, as far as a model's
@@ -56,14 +59,27 @@ class NearTies:
     cut_R: Tensor
     end_R: Tensor
 
+    @classmethod
+    def of(cls, rows: Sequence[RowState], by_row: Callable[..., Tensor], eos_ids: Sequence[int]) -> NearTies:
+        """Those of rows so far, on the host. ``by_row`` makes a table of a value and a dtype for each."""
+        policies = [(row.sampler.strategy, row.sampler.stopping) for row in rows]
+        cut = (not strategy.edits and (stopping.early_stop or stopping.cut_at_eos) for strategy, stopping in policies)
+        answers = [row.canvas[len(row.prompt) :].tolist() for row in rows]
+        ends = [through_eos(answer, row.sampler.stopping.eos_ids) for answer, row in zip(answers, rows, strict=True)]
+        return cls(
+            eos_ids,
+            near_R=by_row((row.near_tie for row in rows), torch.bool),
+            cut_R=by_row(cut, torch.bool),
+            end_R=by_row(FAR if end is None else end - 1 for end in ends),
+        )
+
     def observe(self, groups: Sequence[DecisionGroup], offers: Sequence[Offer], decisions: Sequence[Decision]) -> None:
         """Note the near ties of a forward; nothing is changed if memory runs out."""
         records = list(zip(groups, offers, decisions, strict=True))
         near = [near_ties(*record) if record[0].sampler.record_near_tie else False for record in records]
-        last = torch.iinfo(torch.long).max
         for (group, _, decision), near_R in zip(records, near, strict=True):
             positions = group.positions
-            mask_R = _first(positions, positions.live(positions.masked_N), last)
+            mask_R = _first(positions, positions.live(positions.masked_N))
             self.near_R |= ~(self.cut_R & (self.end_R < mask_R)) & near_R
             self.note_ends(positions, decision)
 
@@ -72,15 +88,10 @@ class NearTies:
         is_end_N = torch.zeros_like(positions.masked_N)
         for eos in self.eos_ids:
             is_end_N |= decision.after_N == eos
-        self.end_R.copy_(torch.minimum(self.end_R, _first(positions, is_end_N, torch.iinfo(torch.long).max)))
+        self.end_R.copy_(torch.minimum(self.end_R, _first(positions, is_end_N)))
 
 
-def _first(positions: Positions, where_N: Tensor, none: int) -> Tensor:
-    """The first position behind the prompt of each row where ``where_N`` is True, else ``none``, [R]."""
-    at_N = torch.where(where_N & (positions.position_N >= 0), positions.position_N, none)
-    return torch.full_like(positions.key_R, none).scatter_reduce_(0, positions.row_N, at_N, "amin")
-
-
-def first_end(tokens: Iterable[int], eos_ids: Sequence[int]) -> int:
-    """The position of the first EOS, else far behind."""
-    return next((i for i, token in enumerate(tokens) if token in eos_ids), torch.iinfo(torch.long).max)
+def _first(positions: Positions, where_N: Tensor) -> Tensor:
+    """The first position behind the prompt of each row where ``where_N`` is True, else ``FAR``, [R]."""
+    at_N = torch.where(where_N & (positions.position_N >= 0), positions.position_N, FAR)
+    return torch.full_like(positions.key_R, FAR).scatter_reduce_(0, positions.row_N, at_N, "amin")

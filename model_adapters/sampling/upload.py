@@ -51,3 +51,9 @@ def tensors_of(record: Any, kinds: tuple[type, ...]) -> dict[str, Tensor]:
     found: dict[str, Tensor] = {}
     mapped(record, kinds, lambda name, x: found.setdefault(name, x))
     return found
+
+
+def uploaded(record: Any, kinds: tuple[type, ...], device: torch.device) -> Any:
+    """A record with its tensors on a device, by one copy."""
+    there = upload(tensors_of(record, kinds), device)
+    return mapped(record, kinds, lambda name, _: there[name])

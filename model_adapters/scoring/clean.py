@@ -12,8 +12,8 @@ from typing import Any
 import torch
 
 from dare_bench.diffusion.plan import Cached, Plan
-from dare_bench.model_adapters.sampling.loop import new_cache
 from dare_bench.model_adapters.sampling.pages import CachePage
+from dare_bench.model_adapters.sampling.row_cache import RowCache
 from dare_bench.model_adapters.scoring.pairs import ScoredPair
 from dare_bench.types import LoopStats
 
@@ -23,7 +23,8 @@ class CleanPrefixes:
 
     def __init__(self, network: Any, device: torch.device) -> None:
         self.network, self.device = network, device
-        self.store, self.pool = new_cache(network, device)
+        cache = RowCache(network, device)
+        self.store, self.pool = cache.store, cache.pool
 
     def compute(self, pairs: Sequence[ScoredPair], max_rows: int | None, budget: int, stats: LoopStats) -> None:
         """Compute the clean columns of the pairs that are missing; each pair holds its blocks until ``release``.

@@ -21,7 +21,7 @@ from typer.testing import CliRunner
 from dare_bench import recipes
 from dare_bench.config import run_spec
 from dare_bench.errors import UnknownNameError, UsageError
-from dare_bench.model_adapters.sampling.attention import CACHES
+from dare_bench.model_adapters.sampling.caches import CACHES
 from dare_bench.registry import registry
 from dare_bench.runs.schema import RecipeBlock
 

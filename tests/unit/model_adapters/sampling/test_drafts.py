@@ -202,7 +202,7 @@ def test_rows_that_wait_after_memory_ran_out_verify_nothing_old(monkeypatch):
     asked = [Request(str(i), "generate", [5 + i, 6, 7, 8] * 3, decoding={"gen_length": 12}) for i in range(4)]
     expected = {s.request.key: s.answer.tokens for s in model.generate(asked)}
     drafted = [replace(request, decoding={"gen_length": 12, "draft_steps": 3}) for request in asked]
-    monkeypatch.setattr("dare_bench.model_adapters.sampling.loop.FIRST_SLOTS", 40)
+    monkeypatch.setattr("dare_bench.model_adapters.sampling.row_cache.FIRST_SLOTS", 40)
     network, calls = model.network, []
 
     class Fails:

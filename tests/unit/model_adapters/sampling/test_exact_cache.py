@@ -11,7 +11,7 @@ from decisions import open_positions
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from dare_bench.model_adapters.sampling import loop
+from dare_bench.model_adapters.sampling import row_cache
 from dare_bench.model_adapters.sampling.pages import PagePool, RowPages, chain
 from dare_bench.model_adapters.sampling.ranking import rank
 from dare_bench.model_adapters.sampling.strategies.bounded import EntropyBound
@@ -138,7 +138,7 @@ def test_a_prefix_that_is_there_already_is_not_waited_for():
 def test_a_store_that_has_to_grow_changes_nothing(monkeypatch):
     requests = asked([tokens(30, i) for i in range(6)], gen_length=12, block_length=4, **STATIC)
     want, _ = answers("sdar", requests)
-    monkeypatch.setattr(loop, "FIRST_SLOTS", 8)
+    monkeypatch.setattr(row_cache, "FIRST_SLOTS", 8)
     result, _ = answers("sdar", requests)
     assert [told(a) for a in result] == [told(a) for a in want]
 

@@ -21,6 +21,7 @@ class Renoise(EntropyBound):
 
     name = "renoise"
     source = "DiffusionGemma, transformers models/diffusion_gemma/generation_diffusion_gemma.py"
+    ends = "planned"
     edits = True
 
     steps: int = Field(ge=1)
@@ -35,12 +36,6 @@ class Renoise(EntropyBound):
     def remember(self, masked: Sequence[bool]) -> list[Tensor]:
         """The most probable tokens in the last ``stability`` forwards."""
         return []
-
-    def most_forwards(self, length: int) -> int:
-        return self.steps
-
-    def limit(self, length: int, schedule: Sequence[int]) -> int:
-        return self.steps
 
     def select(self, offer: Offer, positions: Positions) -> Decision:
         assert offer.best_NK is not None

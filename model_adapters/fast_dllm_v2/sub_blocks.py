@@ -5,7 +5,6 @@ Shape letters: E cache slots.
 
 from __future__ import annotations
 
-from collections.abc import Hashable
 from dataclasses import dataclass, replace
 from typing import ClassVar
 
@@ -26,10 +25,6 @@ class SubBlocks(WrappedStrategy):
     source: ClassVar[str] = "Fast-dLLM v2, arXiv 2509.26328, modeling.py generate"
 
     length: int = Field(ge=1)
-
-    @property
-    def decision(self) -> Hashable:
-        return self.length, super().decision
 
     @property
     def static(self) -> bool:

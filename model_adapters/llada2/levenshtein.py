@@ -41,6 +41,7 @@ class Levenshtein(Strategy):
 
     name = "levenshtein"
     source = "LLaDA2.2 generate, as in FLX-OSS/FluxServe decoders/levenshtein.py"
+    ends = "planned"
     edits = True
 
     steps: int = Field(ge=1)
@@ -59,11 +60,8 @@ class Levenshtein(Strategy):
     def remember(self, masked: Sequence[bool]) -> BlockState:
         return BlockState(list(masked), sum(masked))
 
-    def most_forwards(self, length: int) -> int:
+    def planned(self, length: int) -> int:
         return self.max_steps  # a mask that is split again and again is never filled
-
-    def limit(self, length: int, schedule: Sequence[int]) -> int:
-        return self.max_steps
 
     def select(self, offer: Offer, positions: Positions) -> Decision:
         assert offer.best_NK is not None

@@ -10,7 +10,7 @@ Shape letters: n open positions of the row, N of all rows, R rows, W window leng
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -236,10 +236,6 @@ class PublishedTies(WrappedStrategy):
     source: ClassVar[str] = "ML-GSAI/LLaDA generate.py; DreamLM/Dream generation_utils.py"
 
     tie_score: float
-
-    @property
-    def decision(self) -> Hashable:
-        return self.tie_score, super().decision
 
     def select(self, offer: Offer, positions: Positions) -> Decision:
         chosen, score_N = self.inner.select(offer, positions), offer.score_N

@@ -9,8 +9,8 @@ Shape letters: N open positions, R rows.
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Mapping, Sequence
-from typing import Any, ClassVar
+from collections.abc import Mapping, Sequence
+from typing import Any, ClassVar, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from torch import Tensor
@@ -21,6 +21,8 @@ from dare_bench.model_adapters.sampling.ranking import Ranked, rank
 from dare_bench.model_adapters.sampling.records import Decision, Offer, Positions
 from dare_bench.model_adapters.sampling.scores import SCORES, PositionScore
 from dare_bench.registry import registry
+
+Ends = Literal["full", "planned", "schedule"]
 
 
 class Strategy(BaseModel):
@@ -35,8 +37,8 @@ class Strategy(BaseModel):
     name: ClassVar[str]
     source: ClassVar[str]
     """Where the strategy is published."""
-    until_full: ClassVar[bool] = True
-    """Does a block end when it has no mask left, rather than at the end of its schedule?"""
+    ends: ClassVar[Ends] = "full"
+    """When a block ends: as soon as it has no mask left | also after the planned forwards | with its schedule alone."""
     edits: ClassVar[bool] = False
     """Are the written tokens of the block open, too?"""
     remasks: ClassVar[bool] = False
@@ -64,7 +66,7 @@ class Strategy(BaseModel):
         return type(self).select is Strategy.select
 
     @property
-    def decision(self) -> Hashable:
+    def decision(self) -> Strategy:
         """Rows with an equal value select positions together; override if ``select`` reads ``steps``."""
         return self.model_copy(update={"steps": None})
 
@@ -92,13 +94,19 @@ class Strategy(BaseModel):
         return []
 
     def most_forwards(self, length: int) -> int:
-        """Maximum forwards of a block, unless the model predicts the mask token itself."""
-        return length
+        """Maximum forwards of a block, unless the model predicts the mask token itself: one for each token, or as many
+        as planned if those are fewer, or if a forward may fill no mask."""
+        planned = self.planned(length)
+        if self.ends == "planned" and self.edits:
+            return planned
+        return length if self.ends == "full" else min(planned, length)
 
     def limit(self, length: int, schedule: Sequence[int]) -> int:
-        """Forwards after which a block ends even with masks left: reached only by a model that keeps predicting the
-        mask token (the published samplers would not terminate)."""
-        return self.planned(length) + 2 * length
+        """Forwards after which a block ends even with masks left. Where it has to be full, only a model that keeps
+        predicting the mask token needs so many (the published samplers would not terminate)."""
+        if self.ends == "schedule":
+            return len(schedule)
+        return self.planned(length) + (2 * length if self.ends == "full" else 0)
 
     def least_forwards(self, masks: int, due: Sequence[int]) -> int:
         """Forwards without which a block with ``masks`` masks cannot end, unless a forward changes nothing; ``due`` is
@@ -123,7 +131,7 @@ class Strategy(BaseModel):
     def finished(self, positions: Positions, decision: Decision) -> Tensor:
         """Rows whose block is finished with this decision, bool [R]."""
         done_R = positions.is_last_R
-        if self.until_full:
+        if self.ends != "schedule":
             done_R = done_R | (positions.masks_left(decision) == 0) | positions.stuck(decision)
         return done_R
 

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Sequence
+from collections.abc import Sequence
+from typing import ClassVar
 
 import torch
 from pydantic import Field
 from torch import Tensor
 
-from dare_bench.model_adapters.sampling.ranking import Ranked, rank
+from dare_bench.model_adapters.sampling.ranking import rank
 from dare_bench.model_adapters.sampling.records import Decision, Offer, Positions
 from dare_bench.model_adapters.sampling.strategies import Strategy
 from dare_bench.model_adapters.sampling.strategies.bounded import take_above
@@ -22,23 +23,12 @@ class Edit(Strategy):
     name = "edit"
     source = "LLaDA2.1 generate"
     edits = True
+    static: ClassVar[bool] = True
 
     threshold: float = Field(ge=0, le=1)
     edit_threshold: float = Field(ge=0, le=1)
     max_post_steps: int = Field(default=16, ge=0)
     min_transfer: int = Field(default=1, ge=1)
-
-    @property
-    def static(self) -> bool:
-        return True
-
-    @property
-    def decision(self) -> Hashable:
-        # ``select`` reads ``min_transfer`` as ``positions.quota_R``.
-        return self.model_copy(update={"steps": None, "min_transfer": 1})
-
-    def schedule(self, masks: int, before: int, length: int, first: int = 0) -> list[int]:
-        return [self.min_transfer] * self.limit(length, ())
 
     def most_forwards(self, length: int) -> int:
         return length + self.max_post_steps
@@ -46,13 +36,10 @@ class Edit(Strategy):
     def limit(self, length: int, schedule: Sequence[int]) -> int:
         return super().limit(length, schedule) + self.max_post_steps
 
-    def count(self, ranked: Ranked, positions: Positions) -> Tensor:
-        return take_above(ranked, self.threshold, positions.quota_R)
-
     def select(self, offer: Offer, positions: Positions) -> Decision:
         masked_N = positions.masked_N
         ranked = rank(offer.score_N, positions, positions.live(masked_N))
-        count_R = self.count(ranked, positions)
+        count_R = take_above(ranked, self.threshold, self.min_transfer)
         other_N = positions.live(~masked_N & (offer.token_N != positions.current_N))
         filled_N, edited_N = ranked.rank_N < count_R[positions.row_N], offer.score_N > self.edit_threshold
         return offer.write(positions, torch.where(masked_N, filled_N, other_N & edited_N))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any, ClassVar, Self
 
@@ -11,7 +11,7 @@ from pydantic import Field, PrivateAttr, field_serializer, field_validator, mode
 from torch import Tensor
 
 from dare_bench.model_adapters.sampling.draws import Draws
-from dare_bench.model_adapters.sampling.records import Decision, Offer, Positions
+from dare_bench.model_adapters.sampling.records import Offer, Positions
 from dare_bench.model_adapters.sampling.scores import PositionScore, TopTwoMargin
 from dare_bench.model_adapters.sampling.strategies import Strategy, strategy_of
 from dare_bench.model_adapters.sampling.strategies.wrapped import WrappedStrategy
@@ -94,10 +94,3 @@ class Eoser(WrappedStrategy):
     @property
     def score(self) -> PositionScore:
         return DecayedEos(self.inner.score, self.gamma_min, self._planned, self._eos_ids)
-
-    @property
-    def decision(self) -> Hashable:
-        return type(self), self.gamma_min, self._eos_ids, self._planned, self.inner.decision
-
-    def select(self, offer: Offer, positions: Positions) -> Decision:
-        return self.inner.select(offer, positions)

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Sequence
+from collections.abc import Sequence
 from itertools import accumulate
+from typing import ClassVar
 
 import torch
 from pydantic import Field
@@ -12,7 +13,7 @@ from torch import Tensor
 from dare_bench.model_adapters.sampling.ranking import Ranked
 from dare_bench.model_adapters.sampling.records import Decision, Offer, Positions
 from dare_bench.model_adapters.sampling.scores import SCORES, DrawnOrder, LeftToRight, PositionScore, RankBy
-from dare_bench.model_adapters.sampling.strategies import Strategy
+from dare_bench.model_adapters.sampling.strategies import Ends, Strategy
 
 
 def even_schedule(count: int, steps: int) -> list[int]:
@@ -40,21 +41,15 @@ class Quota(Strategy):
 
     name = "quota"
     source = "LLaDA, ML-GSAI/LLaDA generate.py"
-    until_full = False
+    ends: ClassVar[Ends] = "schedule"
 
     rank_by: RankBy = "confidence"
 
     def schedule(self, masks: int, before: int, length: int, first: int = 0) -> list[int]:
         return even_schedule(masks, max(1, self.planned(length) - first))
 
-    def most_forwards(self, length: int) -> int:
-        return min(self.planned(length), length)
-
-    def limit(self, length: int, schedule: Sequence[int]) -> int:
-        return len(schedule)
-
     def least_forwards(self, masks: int, due: Sequence[int]) -> int:
-        return next((i for i, total in enumerate(accumulate(due), 1) if self.until_full and total >= masks), len(due))
+        return next((i for i, total in enumerate(accumulate(due), 1) if total >= masks), len(due))
 
     def count(self, ranked: Ranked, positions: Positions) -> Tensor:
         return torch.minimum(positions.quota_R, ranked.count_R)
@@ -66,13 +61,10 @@ class BlockQuota(Quota):
 
     name = "block_quota"
     source = "SDAR, JetAstra/SDAR generate.py, low_confidence_static"
-    until_full = True
+    ends = "planned"
 
     def schedule(self, masks: int, before: int, length: int, first: int = 0) -> list[int]:
         return even_schedule(length, self.planned(length))[first:]
-
-    def limit(self, length: int, schedule: Sequence[int]) -> int:
-        return self.planned(length)
 
 
 class Sequential(BlockQuota):
@@ -175,6 +167,9 @@ class Bernoulli(Strategy):
 
     name = "bernoulli"
     source = "Dream, DreamLM/Dream generation_utils.py, origin"
+    ends = "planned"
+    static: ClassVar[bool] = True
+
     steps: int = Field(ge=1)
     eps: float = Field(default=1e-3, gt=0, lt=1)
     """The last time of the grid."""
@@ -182,14 +177,6 @@ class Bernoulli(Strategy):
     @property
     def score(self) -> PositionScore:
         return SCORES["random"]
-
-    @property
-    def static(self) -> bool:
-        return True
-
-    @property
-    def decision(self) -> Hashable:
-        return self
 
     @property
     def ratio_S(self) -> Tensor:
@@ -200,9 +187,6 @@ class Bernoulli(Strategy):
         return [int(ratio / UNIT) for ratio in self.ratio_S[first:].tolist()]
 
     def most_forwards(self, length: int) -> int:
-        return self.steps
-
-    def limit(self, length: int, schedule: Sequence[int]) -> int:
         return self.steps
 
     def select(self, offer: Offer, positions: Positions) -> Decision:

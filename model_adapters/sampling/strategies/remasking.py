@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import ClassVar
+
 import torch
 from torch import Tensor
 
@@ -21,10 +23,7 @@ class Rcr(Quota):
     source = "RCR, MDPO, arXiv 2508.13148, autonomousvision/mdpo"
     edits = True
     remasks = True
-
-    @property
-    def static(self) -> bool:
-        return True
+    static: ClassVar[bool] = True
 
     def select(self, offer: Offer, positions: Positions) -> Decision:
         assert positions.score_N is not None
@@ -45,17 +44,9 @@ class P2(Strategy):
     name = "p2"
     source = "P2, arXiv 2502.03540, as in pengzhangzhi/Open-dLLM generation_utils.py"
     edits = True
+    ends = "planned"
     remasks = True
-
-    @property
-    def static(self) -> bool:
-        return True
-
-    def most_forwards(self, length: int) -> int:
-        return self.planned(length)
-
-    def limit(self, length: int, schedule: object) -> int:
-        return self.planned(length)
+    static: ClassVar[bool] = True
 
     def select(self, offer: Offer, positions: Positions) -> Decision:
         assert positions.score_N is not None

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Sequence
+from collections.abc import Sequence
 from typing import ClassVar, Self
 
 import torch
@@ -15,8 +15,8 @@ from dare_bench.model_adapters.sampling.strategies import Strategy
 
 
 class WrappedStrategy(Strategy):
-    """A strategy that modifies another one; subclasses override :meth:`select`, for which written tokens are final: a
-    strategy that ``edits`` (``remasks``, ``remembers``) is refused with ValueError."""
+    """A strategy that modifies another one, for which written tokens are final: one that ``edits`` (``remasks``,
+    ``remembers``) is refused with ValueError."""
 
     inner: Strategy
 
@@ -27,16 +27,12 @@ class WrappedStrategy(Strategy):
         return self
 
     @property
-    def static(self) -> bool:
-        return False
-
-    @property
     def score(self) -> PositionScore:
         return self.inner.score
 
     @property
-    def decision(self) -> Hashable:
-        return type(self), self.inner.decision
+    def decision(self) -> Strategy:
+        return self.model_copy(update={"steps": None, "inner": self.inner.decision})
 
     def planned(self, length: int) -> int:
         return self.inner.planned(length)
@@ -55,6 +51,9 @@ class WrappedStrategy(Strategy):
 
     def finished(self, positions: Positions, decision: Decision) -> Tensor:
         return self.inner.finished(positions, decision)
+
+    def select(self, offer: Offer, positions: Positions) -> Decision:
+        return self.inner.select(offer, positions)
 
 
 class FirstToken(WrappedStrategy):

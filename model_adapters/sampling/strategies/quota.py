@@ -97,7 +97,7 @@ class TimeQuota(Quota):
 
     @property
     def score(self) -> PositionScore:
-        score = super().score
+        score = SCORES[self.rank_by]
         return DrawnOrder(score, self.order_temperature) if self.order_temperature > 0 else score
 
     def schedule(self, masks: int, before: int, length: int, first: int = 0) -> list[int]:

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from dare_bench.model_adapters.sampling.draws import COUNTER, Draws
-from dare_bench.model_adapters.sampling.nudges import Nudge
+from dare_bench.model_adapters.sampling.logits import Nudge
 from dare_bench.model_adapters.sampling.records import Decision, Offer, Positions
 from dare_bench.model_adapters.sampling.sampler import Sampler
 from dare_bench.model_adapters.sampling.tokens import propose

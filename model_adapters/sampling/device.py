@@ -15,7 +15,7 @@ from torch import Tensor
 
 from dare_bench.model_adapters.sampling.decide import DecisionGroup
 from dare_bench.model_adapters.sampling.draws import COUNTER
-from dare_bench.model_adapters.sampling.guidance import guided_where
+from dare_bench.model_adapters.sampling.logits import guided_where
 from dare_bench.model_adapters.sampling.packing import Candidates, Pack
 from dare_bench.model_adapters.sampling.records import Decision, Offer, Positions
 from dare_bench.model_adapters.sampling.sampler import Sampler

@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 from dare_bench.model_adapters.sampling.decide import DecisionGroup
-from dare_bench.model_adapters.sampling.nudges import Nudge, against_others
+from dare_bench.model_adapters.sampling.logits import Nudge, against_others
 from dare_bench.model_adapters.sampling.records import Decision, Offer, Positions
 from dare_bench.model_adapters.sampling.state import RowState
 from dare_bench.model_adapters.sampling.stopping import through_eos

@@ -15,8 +15,7 @@ import torch
 from torch import Tensor
 
 from dare_bench.model_adapters.sampling.draws import COUNTER, Draws
-from dare_bench.model_adapters.sampling.filters import keep
-from dare_bench.model_adapters.sampling.nudges import Nudge
+from dare_bench.model_adapters.sampling.logits import Nudge, keep
 from dare_bench.model_adapters.sampling.records import Offer, Positions
 from dare_bench.model_adapters.sampling.scores import PositionScore
 

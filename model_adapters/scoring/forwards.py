@@ -16,7 +16,7 @@ from dare_bench.diffusion.plan import Cached, Plan
 from dare_bench.errors import ModelOutputError
 from dare_bench.model_adapters.backbone.cache import KVStore
 from dare_bench.model_adapters.batches import Batches
-from dare_bench.model_adapters.sampling.guidance import guided
+from dare_bench.model_adapters.sampling.logits import guided
 from dare_bench.model_adapters.scoring.pairs import CanvasUse, MaskedCanvas, ScoredPair, canvases
 from dare_bench.model_adapters.scoring.scored_model import ScoredModel
 

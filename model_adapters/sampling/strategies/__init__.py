@@ -49,8 +49,8 @@ class Strategy(BaseModel):
 
     @property
     def score(self) -> PositionScore:
-        """The score that ranks positions: confidence, or what a field ``rank_by`` says."""
-        return SCORES[getattr(self, "rank_by", "confidence")]
+        """The score that ranks positions."""
+        return SCORES["confidence"]
 
     @property
     def remembers(self) -> bool:

@@ -8,7 +8,7 @@ from torch import Tensor
 
 from dare_bench.model_adapters.sampling.ranking import Ranked
 from dare_bench.model_adapters.sampling.records import Positions
-from dare_bench.model_adapters.sampling.scores import NegativeEntropy, PositionScore, RankBy
+from dare_bench.model_adapters.sampling.scores import SCORES, NegativeEntropy, PositionScore, RankBy
 from dare_bench.model_adapters.sampling.strategies import Strategy
 from dare_bench.model_adapters.sampling.strategies.quota import even_schedule
 
@@ -22,6 +22,10 @@ class Threshold(Strategy):
 
     threshold: float = Field(ge=0, le=1)
     rank_by: RankBy = "confidence"
+
+    @property
+    def score(self) -> PositionScore:
+        return SCORES[self.rank_by]
 
     def count(self, ranked: Ranked, positions: Positions) -> Tensor:
         over_RW = ranked.sorted_RW >= self.threshold
@@ -64,6 +68,10 @@ class Factor(Strategy):
 
     factor: float = Field(gt=0)
     rank_by: RankBy = "confidence"
+
+    @property
+    def score(self) -> PositionScore:
+        return SCORES[self.rank_by]
 
     def count(self, ranked: Ranked, positions: Positions) -> Tensor:
         width = ranked.sorted_RW.shape[1]

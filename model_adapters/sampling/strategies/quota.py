@@ -45,6 +45,10 @@ class Quota(Strategy):
 
     rank_by: RankBy = "confidence"
 
+    @property
+    def score(self) -> PositionScore:
+        return SCORES[self.rank_by]
+
     def schedule(self, masks: int, before: int, length: int, first: int = 0) -> list[int]:
         return even_schedule(masks, max(1, self.planned(length) - first))
 

@@ -15,7 +15,6 @@ from sampler_ways import prompts
 from dare_bench import load
 from dare_bench.model_adapters.backbone.attention import BACKENDS
 from dare_bench.model_adapters.frames import Frames, StepFrame, compiled
-from dare_bench.model_adapters.sampling import nudges
 from dare_bench.types import Request
 
 CASES = [(family, way) for family, ways in WAYS.items() for way in ways]
@@ -65,7 +64,7 @@ def test_turns_of_static_shape_answer_as_others(family, way, framed):
 
 def test_near_ties_are_those_of_other_turns(framed, monkeypatch):
     """With a size of 0.02, so that there are some."""
-    monkeypatch.setattr(nudges, "TIE", 0.02)
+    monkeypatch.setattr("dare_bench.model_adapters.sampling.logits.TIE", 0.02)
 
     def near(model):
         answers = model.generate(prompts("llada"), max_rows=3, near_tie=True, **WAYS["llada"]["threshold"])

@@ -10,7 +10,7 @@ import torch
 from decisions import open_positions
 
 from dare_bench.errors import DecodingError
-from dare_bench.model_adapters.sampling import nudges, ties
+from dare_bench.model_adapters.sampling import ties
 from dare_bench.model_adapters.sampling.decide import DecisionGroup
 from dare_bench.model_adapters.sampling.sampler import Sampler
 from dare_bench.model_adapters.sampling.strategies.bounded import Dynamic, EntropyBound, Threshold
@@ -157,7 +157,7 @@ def test_choices_behind_an_answers_end_do_not_count(monkeypatch, early_stop, fir
 @pytest.mark.parametrize("family", ["llada22", "diffusion_gemma"])
 def test_deciding_again_leaves_what_a_strategy_remembers(family, monkeypatch):
     model = golden.model(family)
-    monkeypatch.setattr(nudges, "TIE", 0.05)
+    monkeypatch.setattr("dare_bench.model_adapters.sampling.logits.TIE", 0.05)
     prompts, fields = [[5, 6, 7], [8, 9, 10, 11]], {"gen_length": 8}
     plain, measured = (model.generate(prompts, near_tie=near, **fields) for near in (False, True))
     assert [(a.tokens, a.nfe) for a in plain] == [(a.tokens, a.nfe) for a in measured]

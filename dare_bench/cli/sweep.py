@@ -76,16 +76,17 @@ def sweep(
 
 def _preview(file: str, output_path: str, json: bool) -> None:
     from dare_bench.cli.dry_run import refuse_json
-    from dare_bench.costs.sweep import SweepEstimates
+    from dare_bench.costs.sweep import estimate
 
     refuse_json(json)
-    estimates = SweepEstimates.of(file, output_path)
+    estimates = estimate(file, output_path)
     plain_console(width=10_000).print(_tree(estimates))  # no line of a node wraps in a file or a pipe
     for note in estimates.notes:
         echo(note)
-    for node, error in estimates.refused.items():
-        others = f"; so would {counted(len(estimates.refused) - 1, 'other node')}" if len(estimates.refused) > 1 else ""
-        raise UsageError(f"{node} would fail: {error}{others}")
+    if refused := [(name, cost.error) for name, cost in estimates.costs.items() if cost.error]:
+        (node, error), *others = refused
+        also = f"; so would {counted(len(others), 'other node')}" if others else ""
+        raise UsageError(f"{node} would fail: {error}{also}")
 
 
 def _tree(estimates: SweepEstimates) -> Tree:
@@ -100,9 +101,9 @@ def _tree(estimates: SweepEstimates) -> Tree:
         if name and name not in branches:
             branches[name] = root.add(Text(name))
         above = branches[name] if name else root
-        status = estimates.records[node.id].status
-        state = "" if node.id in estimates.done else f"[{'again' if status == 'done' else status}] "
-        branches[node.id] = above.add(Text(f"{node.id}\n{state}{estimates.costs[node.id].text}"))
+        status, cost = estimates.status[node.id], estimates.costs.get(node.id)
+        about = "done" if cost is None else f"[{'again' if status == 'done' else status}] {cost.text}"
+        branches[node.id] = above.add(Text(f"{node.id}\n{about}"))
     return root
 
 

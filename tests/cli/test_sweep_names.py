@@ -10,7 +10,7 @@ import yaml
 from require import need_package
 
 from dare_bench.cli import main
-from dare_bench.costs.sweep import SweepEstimates
+from dare_bench.costs import sweep
 from dare_bench.errors import UsageError
 from dare_bench.sweeps.known import refuse_unknown
 from dare_bench.sweeps.sweep_graph import SweepNode
@@ -74,7 +74,7 @@ def test_a_dry_run_shows_what_would_fail_and_ends_with_a_usage_error(tmp_path: P
 
 def test_a_dry_run_cuts_no_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Any) -> None:
     text = "word " * 200 + "end"
-    monkeypatch.setattr(SweepEstimates, "_cost", lambda self, node: type("Cost", (), {"text": text, "hours": None})())
+    monkeypatch.setattr(sweep, "_cost", lambda *_: sweep.NodeCost(text))
     (tmp_path / "good.yaml").write_text(yaml.safe_dump(GOOD))
     with pytest.raises(SystemExit) as left:
         main(["sweep", str(tmp_path / "good.yaml"), "--output-path", str(tmp_path / "out"), "--dry-run"])

@@ -11,10 +11,9 @@ from typing import Any
 import pytest
 
 import dare_bench
-from dare_bench.costs import advice, training
+from dare_bench.costs import advice, sweep, training
 from dare_bench.costs.gpus import GPUS, UTILIZATION
 from dare_bench.costs.rehearsal import rows_of
-from dare_bench.costs.sweep import SweepEstimates
 from dare_bench.costs.training import StepEstimate, estimate
 from dare_bench.diffusion.forward import Inputs
 from dare_bench.errors import CheckpointError, DataError, UnknownNameError, UsageError
@@ -257,7 +256,7 @@ def test_a_checkpoint_of_which_nothing_is_known_and_refused_settings() -> None:
 
 def test_a_sweep_adds_the_operations_of_all_steps(tmp_path: Path) -> None:
     train = {"method": "d1", **{name: v for name, v in RL.items() if v is not None and name != "model"}, "max_steps": 6}
-    built = SweepEstimates.of({"models": "tiny-llada-base", "train": {**train, "seed": [0, 1]}}, tmp_path / "out")
+    built = sweep.estimate({"models": "tiny-llada-base", "train": {**train, "seed": [0, 1]}}, tmp_path / "out")
     (cost,) = {cost for node, cost in built.costs.items() if node.startswith("train/")}
     assert "6 steps of 8 completions in rows of 10 tokens" in cost.text
     assert "forwards in a step: rollout 8, score 14, update 8; " in cost.text and cost.hours

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, ValidationError, field_validator, model_validator
 
@@ -96,18 +96,21 @@ def column_names(columns: Sequence[TaskColumn]) -> list[str]:
     return [name if names.count(name) == 1 else f"{name} ({at + 1})" for at, name in enumerate(names)]
 
 
-def load_board(name: str) -> Board:
-    """A board by its name in ``boards/`` or by the path of a YAML file.
+def load_board(source: str | Mapping[str, Any]) -> Board:
+    """A board by its name in ``boards/``, by the path of a YAML file, or of its fields.
 
     Raises:
         UsageError: no such board, a file that cannot be read, or a setting that is not allowed.
     """
-    path = Path(name)
-    if path.suffix not in (".yaml", ".yml"):
-        path = FOLDER / f"{name}.yaml"
-        if not path.is_file():
-            raise unknown("board", name, [file.stem for file in FOLDER.glob("*.yaml")])
+    fields, where = source, ""
+    if isinstance(source, str):
+        path = Path(source)
+        if path.suffix not in (".yaml", ".yml"):
+            path = FOLDER / f"{source}.yaml"
+            if not path.is_file():
+                raise unknown("board", source, [file.stem for file in FOLDER.glob("*.yaml")])
+        fields, where = read_yaml(path), f"{path}: "
     try:
-        return Board.model_validate(read_yaml(path))
+        return Board.model_validate(fields)
     except ValidationError as error:
-        raise UsageError(f"{path}: {one_line(error, 'a board')}") from error
+        raise UsageError(f"{where}{one_line(error, 'a board')}") from error

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import pkgutil
 import sys
 from collections.abc import Callable, Mapping
@@ -10,11 +9,9 @@ from itertools import count
 from pathlib import Path
 from typing import Any
 
-from dare_bench.engine.environment import cuda
 from dare_bench.engine.evaluate import Outcome, evaluate_all
 from dare_bench.engine.plan import plan
-from dare_bench.errors import CheckpointError, DataError, IncompleteError, UsageError
-from dare_bench.reading import read_json
+from dare_bench.errors import CheckpointError, IncompleteError, UsageError
 from dare_bench.runs.reader import Run
 from dare_bench.runs.text import no_answer
 from dare_bench.runs.writer import atomic_write_json
@@ -23,8 +20,8 @@ from dare_bench.sweeps.sweep_graph import SweepNode
 from dare_bench.training.folder import OtherTrainingError, missing
 
 Handler = Callable[[Path, SweepNode, Mapping[str, Any], Record], None]
-"""Runs a node: (OUT, node, overrides of its settings: ``device``, record). An exception is the failure of the node;
-runs and cost that the record has by then are stored."""
+"""Runs a node: (OUT, node, overrides of its settings: ``device``, record). An exception is the failure of the node; the
+runs that the record has by then are stored."""
 BUILDER = "dare_bench.leaderboards.builder:build"
 """Imported by name: sweeps must not import leaderboards."""
 
@@ -34,8 +31,6 @@ def train(out: Path, node: SweepNode, overrides: Mapping[str, Any], record: Reco
     it."""
     from dare_bench.training.run import train as run_training
 
-    if (gpu := cuda()) is not None:
-        gpu.reset_peak_memory_stats()
     place = node.path(out)
     fields = {**node.settings, **overrides}
     fields = {"output_path": str(place), **fields, **fields.pop("options", {})}
@@ -46,13 +41,6 @@ def train(out: Path, node: SweepNode, overrides: Mapping[str, Any], record: Reco
         place.rename(backup)
         print(f"{error}; it is kept in {backup.name}", file=sys.stderr)
         run_training(**fields)
-    if gpu is not None:
-        record.cost |= {
-            "gpu": gpu.get_device_name(),
-            "peak_memory_mb": round(gpu.max_memory_allocated() / 2**20, 1),
-        }
-    with contextlib.suppress(DataError, KeyError):  # a trainer from a plugin may write another file, or none
-        record.cost["steps"] = read_json(place / "trainer_state.json", DataError)["global_step"]
 
 
 def evaluate(out: Path, node: SweepNode, overrides: Mapping[str, Any], record: Record) -> None:
@@ -71,9 +59,7 @@ def evaluate(out: Path, node: SweepNode, overrides: Mapping[str, Any], record: R
                 f"remove {folder(out, node.training)} and {out / node.training} to train it again"
             )
     outcomes = list(evaluate_all(plan(fields)))
-    runs = [outcome.run for outcome in outcomes if outcome.run is not None]
-    record.runs = [summary(run) for run in runs]
-    record.cost |= _cost(runs)
+    record.runs = [summary(outcome.run) for outcome in outcomes if outcome.run is not None]
     _raise_failures(outcomes)
 
 
@@ -109,14 +95,3 @@ def _raise_failures(outcomes: list[Outcome]) -> None:
         if run is not None and run.status != "complete":
             failed = len(run.block.failures) if run.block is not None else 0
             raise IncompleteError(f"{run.path.name}: {no_answer(failed)} left out of the scores")
-
-
-def _cost(runs: list[Run]) -> dict[str, Any]:
-    """The costs of all sessions of the runs."""
-    costs = [run.block.cost for run in runs if run.block is not None]
-    peaks = [cost.peak_memory_mb for cost in costs if cost.peak_memory_mb is not None]
-    return {
-        **{name: sum(getattr(cost, name) or 0 for cost in costs) for name in ("requests", "nfe", "tokens_to_eos")},
-        "answering_seconds": round(sum(cost.seconds for cost in costs), 3),
-        **({"peak_memory_mb": max(peaks)} if peaks else {}),
-    }

@@ -1,4 +1,4 @@
-"""Run one node, in the process that an executor chose; write its log, cost and result."""
+"""Run one node, in the process that an executor chose; write its log and result."""
 
 from __future__ import annotations
 
@@ -57,11 +57,11 @@ def perform(job: NodeJob, handlers: Mapping[str, Handler]) -> str:
     record = read(out, node)
     record.status, record.error, record.settings, record.after = "running", "", node.settings, node.after
     record.starts, record.started, record.where = record.starts + 1, time.time(), _where()
-    record.runs, record.cost, before = [], {}, record.seconds
+    record.runs, before = [], record.seconds
     write(out, record)
     if job.progress:
         print(f"{node.id}: started in {record.where}", file=sys.stderr, flush=True)
-    began, computed = time.perf_counter(), time.process_time()
+    began = time.perf_counter()
     with _captured(folder(out, node.id) / LOG):
         try:
             handlers[node.kind](out, node, job.settings, record)
@@ -74,7 +74,6 @@ def perform(job: NodeJob, handlers: Mapping[str, Handler]) -> str:
             if record.status == "running":  # interrupted, to be resumed
                 record.status, record.error = "pending", INTERRUPTED
             record.seconds = round(before + time.perf_counter() - began, 3)
-            record.cost["cpu_seconds"] = round(time.process_time() - computed, 3)
             write(out, record)
     return record.status
 

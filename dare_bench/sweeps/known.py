@@ -37,8 +37,8 @@ def refuse_unknown(nodes: Iterable[SweepNode], selected: Collection[str]) -> Non
             for name in ("model", "adapter"):
                 if (checkpoint := node.settings.get(name)) is not None:
                     here(checkpoint)
-            if node.kind == "board" and "board" in settings:
-                importlib.import_module(_BOARDS).load_board(settings["board"])
+            if node.kind == "board":
+                importlib.import_module(_BOARDS).load_board(settings.get("board", settings))
             elif node.kind == "train" and "task" in settings:
                 registry().get("training_data", settings["task"])
             elif node.kind == "eval" and (key := repr(sorted(settings.items()))) not in checked:

@@ -47,7 +47,7 @@ class RunSummary(BaseModel):
 
 class Record(BaseModel):
     """A node's file. ``starts`` counts them, ``started`` is the time of the last one and ``where`` its process;
-    ``seconds`` are of all starts that were not killed, ``cost`` is of the last one."""
+    ``seconds`` are of all starts that were not killed."""
 
     id: str
     kind: str
@@ -56,7 +56,6 @@ class Record(BaseModel):
     after: tuple[str, ...] = ()
     runs: list[RunSummary] = []
     seconds: float = Field(default=0.0, ge=0, le=MAX_SECONDS)
-    cost: dict[str, Any] = {}
     error: str = ""
     starts: int = Field(default=0, ge=0)
     started: float = Field(default=0.0, ge=0)
@@ -160,17 +159,11 @@ def refuse_foreign(out: Path, name: str) -> None:
     file = out / "sweep.json"
     if existing(file) is None:
         return
-    record = read_json(file, RunError)
-    owner = record.get("name")
+    owner = read_json(file, RunError).get("name")
     if not isinstance(owner, str):
         raise RunError(f"{file} is damaged (name={owner!r}); remove it, or choose another --output-path")
     if owner != name:
         raise RunError(f"{out} holds the sweep {owner!r}, this one is {name!r}; choose another --output-path")
-    if "settings" not in record:
-        raise RunError(
-            f"{out} was begun by an earlier version of dare-bench, whose nodes have other names; finish it with that "
-            "version, or choose another --output-path"
-        )
 
 
 def claim(out: Path, name: str, spec: dict[str, Any]) -> None:

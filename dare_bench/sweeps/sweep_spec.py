@@ -39,26 +39,10 @@ class SweepModel(_Strict):
         return self.model_dump(exclude={"name"}, exclude_defaults=True)
 
 
-class BoardSpec(_Strict):
-    """The board: a name or a YAML file in ``board``, or the fields of a board file."""
-
-    board: str | None = None
-    title: str | None = None
-    about: str | None = None
-    tasks: Any = None
-    rank_by: str | None = None
-
-    @model_validator(mode="after")
-    def _no_extra_fields(self) -> BoardSpec:
-        if self.board is not None and (extra := self.model_fields_set - {"board"}):
-            raise ValueError(f"board names a board, which defines {sorted(extra)[0]} itself; leave one of them out")
-        return self
-
-
 class SweepSpec(_Strict):
     """The content of a sweep's file; ``entries`` expands its grids. Without ``train`` the models themselves are
     evaluated. ``train_defaults``: settings of the entries of ``train`` that do not give them. ``base``: evaluate them
-    next to the trained checkpoints."""
+    next to the trained checkpoints. ``board``: a name or a YAML file, or the fields of a board."""
 
     name: str = Field("sweep", min_length=1)
     models: tuple[SweepModel, ...]
@@ -66,7 +50,7 @@ class SweepSpec(_Strict):
     train: tuple[dict[str, Any], ...] = ()
     eval: tuple[dict[str, Any], ...] = ()
     base: bool = True
-    board: BoardSpec | Literal[False] = False
+    board: str | dict[str, Any] | Literal[False] = False
 
     @field_validator("models", mode="before")
     @classmethod
@@ -97,8 +81,6 @@ class SweepSpec(_Strict):
     @field_validator("board", mode="before")
     @classmethod
     def _short_board(cls, value: Any) -> Any:
-        if isinstance(value, str):
-            return {"board": value}
         return {} if value is True else False if value is None else value
 
     @field_validator("models")

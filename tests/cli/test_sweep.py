@@ -84,7 +84,7 @@ def test_a_real_sweep_and_nothing_is_computed_twice(folder: Path, capsys: Any) -
         lineage = json.loads((out / "train" / name / "lineage.json").read_text())
         assert (lineage["method"], lineage["step"], lineage["seed"]) == ("sft", 2, seed)
         node = json.loads((out / "nodes" / "train" / name / "node.json").read_text())
-        assert node["status"] == "done" and node["cost"]["steps"] == 2
+        assert node["status"] == "done" and node["starts"] == 1
         assert "step 1/2: loss" in (out / "nodes" / "train" / name / "log.txt").read_text()
     board = json.loads((out / "site" / "data" / "board.json").read_text())
     assert sorted(row["seeds"] for row in board["rows"]) == [1, 2], "the base, and one row of both seeds"

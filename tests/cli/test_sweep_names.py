@@ -33,6 +33,7 @@ GOOD = {
         ({"models": "tiny-lada-base"}, "no checkpoint 'tiny-lada-base': no such folder or bundled name"),
         ({"models": {"model": "tiny-llada-base", "adapter": "./none"}}, "no checkpoint './none'"),
         ({"board": "maybe"}, "board: unknown board 'maybe'; "),
+        ({"board": {"titel": "Mine"}}, "board: 'titel' is not a field of a board"),
     ],
 )
 def test_a_name_nobody_knows_is_a_usage_error(

@@ -128,16 +128,6 @@ def test_only_failed_trains_again_what_is_gone(out: Path) -> None:
     assert told(out)[5:] == [trained(0), evaluated(0)]
 
 
-def test_a_folder_of_an_earlier_version_is_refused_in_a_line_that_says_what_to_do(out: Path) -> None:
-    out.mkdir()
-    (out / "sweep.json").write_text(json.dumps({"name": "toy", "asked": {}}))
-    with pytest.raises(
-        RunError, match=r"begun by an earlier version .*; finish it with that version, or choose another"
-    ):
-        run(out)
-    assert [file.name for file in out.iterdir()] == ["sweep.json"]
-
-
 def test_a_larger_file_does_only_what_is_new_and_a_smaller_one_keeps_the_rest(out: Path) -> None:
     run(out)
     result = run(out, seeds=(0, 1, 2))

@@ -192,7 +192,6 @@ def test_long_names_are_cut_and_stay_different() -> None:
         ({"models": ["tiny-llada", {"model": "x/tiny-llada"}]}, "two models have the name 'tiny-llada'"),
         ({"eval": None}, "neither train nor eval"),
         ({"eval": None, "train": SFT, "board": True}, "board shows evaluations"),
-        ({"board": {"board": "demo", "title": "mine"}}, "defines title itself"),
         ({"train": {"task": "dare_sudoku"}}, "train[0]: no method named"),
         ({"train": {**SFT, "method": "sfft"}}, "train[0].method: unknown trainer 'sfft'; closest: sft"),
         ({"train": [SFT, {**SFT, "max_step": 3}]}, "train[1].max_step: neither a training setting nor one of sft"),

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import types
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any, Union, get_args, get_origin
 
 from dare_bench import fingerprint
@@ -50,12 +50,12 @@ class PlannedTraining:
 
 @dataclass(frozen=True)
 class PlannedEvaluation:
-    """One evaluation: fields for ``engine.plan`` without the model, and its models (empty: all)."""
+    """One evaluation: fields for ``engine.plan`` without the model, its name in the file, and its models."""
 
     fields: dict[str, Any]
     where: str
-    name: str | None = None
-    models: tuple[str, ...] = field(default=())
+    name: str | None
+    models: Sequence[SweepModel]
 
 
 def trainings(spec: SweepSpec) -> list[PlannedTraining]:
@@ -134,11 +134,9 @@ def evaluations(spec: SweepSpec) -> list[PlannedEvaluation]:
         lists = _lists(RunSpec.model_fields) | {"models", "suite", "recipe", "samples"}
         nested: Named = dict.fromkeys(_NESTED, _lists(Decoding.model_fields))
         for point in expand(mapping, where, lists, nested):
-            _chosen(spec, models := point.pop("models", None), where)
-            name = point.pop("name", None)
-            fields = _evaluation(point, where)
-            names = (models,) if isinstance(models, str) else tuple(models or ())
-            planned.append(PlannedEvaluation(fields, where, str(name) if name is not None else None, names))
+            models, name = _chosen(spec, point.pop("models", None), where), point.pop("name", None)
+            named = None if name is None else str(name)
+            planned.append(PlannedEvaluation(_evaluation(point, where), where, named, models))
         bounded(len(planned), where, "evaluations")
     return planned
 

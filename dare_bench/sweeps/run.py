@@ -100,17 +100,19 @@ def sweep(
             Job(name, NodeJob(out, node, settings, progress), tuple(n for n in node.after if n in selected))
             for name, node in selected.items()
         ]
-        view = SweepProgress(out, nodes, todo, progress)
-        view.begin(unnamed)
+        view = SweepProgress(len(todo), progress)
+        unchanged = f", {len(nodes) - len(todo)} unchanged" if len(todo) < len(nodes) else ""
+        view.say(f"{len(todo)} nodes to do{unchanged}; logs are in {out / 'nodes'}/<node>/log.txt")
+        for name in unnamed:
+            view.say(f"{name}: no longer in the file; its results are kept")
         try:
             if jobs:
                 pool = executor_of(executor, workers=devices, device=device, address=ray_address)
-                view.workers = min(pool.workers, len(jobs))
                 with contextlib.closing(pool.run(job, jobs)) as stream:
                     for done in stream:
-                        view.ended(_store(out, selected[done.name], done))
+                        view.end(_store(out, selected[done.name], done))
             if BOARD in todo:
-                view.ended(_board(out, nodes[-1]))
+                view.end(_board(out, nodes[-1]))
         finally:
             _reset_interrupted(out, nodes)
     return SweepResult(out, tuple(read(out, node) for node in nodes), unnamed)

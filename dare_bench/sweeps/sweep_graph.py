@@ -60,10 +60,7 @@ def graph(spec: SweepSpec) -> list[SweepNode]:
             name; too many nodes.
     """
     planned, named = trainings(spec), _named(evaluations(spec))
-    selected = {
-        base.name: {k: item for k, item in named.items() if not item.models or {base.model, base.name} & {*item.models}}
-        for base in spec.models
-    }
+    selected = {base.name: {k: item for k, item in named.items() if base in item.models} for base in spec.models}
     bases = spec.models if spec.base or not planned else ()
     count = sum(1 + len(selected[item.base.name]) for item in planned) + sum(len(selected[b.name]) for b in bases)
     bounded(count, spec.name, "nodes")

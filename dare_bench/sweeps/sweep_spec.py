@@ -4,9 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, ValidationInfo, field_validator, model_validator
+from pydantic import (
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    ValidationError,
+    ValidationInfo,
+    field_validator,
+    model_validator,
+)
 
 from dare_bench import fingerprint
 from dare_bench.config import one_line, read_yaml
@@ -15,6 +24,18 @@ from dare_bench.errors import UsageError, suggestion
 
 class _Strict(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True, protected_namespaces=())
+
+
+def _underscored(value: Any) -> Any:
+    """A mapping's names as those of Python."""
+    return {str(k).replace("-", "_"): v for k, v in value.items()} if isinstance(value, Mapping) else value
+
+
+Underscored = Annotated[dict[str, Any], BeforeValidator(_underscored)]
+Entries = Annotated[
+    tuple[Underscored, ...], BeforeValidator(lambda v: [v] if isinstance(v, Mapping) else [] if v is None else v)
+]
+"""A list of mappings, or one of them."""
 
 
 class SweepModel(_Strict):
@@ -46,9 +67,9 @@ class SweepSpec(_Strict):
 
     name: str = Field("sweep", min_length=1)
     models: tuple[SweepModel, ...]
-    train_defaults: dict[str, Any] = Field(default_factory=dict)
-    train: tuple[dict[str, Any], ...] = ()
-    eval: tuple[dict[str, Any], ...] = ()
+    train_defaults: Underscored = Field(default_factory=dict)
+    train: Entries = ()
+    eval: Entries = ()
     base: bool = True
     board: str | dict[str, Any] | Literal[False] = False
 
@@ -58,19 +79,6 @@ class SweepSpec(_Strict):
         """Accept a single model, and models by name."""
         items = value if isinstance(value, list | tuple) else [] if value is None else [value]
         return [{"model": item} if isinstance(item, str) else item for item in items]
-
-    @field_validator("train", "eval", mode="before")
-    @classmethod
-    def _as_list(cls, value: Any) -> Any:
-        items = [value] if isinstance(value, Mapping) else [] if value is None else value
-        if not isinstance(items, list):
-            return items
-        return [_with_underscores(item) if isinstance(item, Mapping) else item for item in items]
-
-    @field_validator("train_defaults", mode="before")
-    @classmethod
-    def _underscored(cls, value: Any) -> Any:
-        return _with_underscores(value) if isinstance(value, Mapping) else value
 
     @field_validator("train")
     @classmethod
@@ -112,7 +120,7 @@ def read_spec(source: str | Path | Mapping[str, Any] | SweepSpec) -> SweepSpec:
     """
     if isinstance(source, SweepSpec):
         return source
-    fields = _with_underscores(source) if isinstance(source, Mapping) else read_yaml(source)
+    fields = _underscored(source) if isinstance(source, Mapping) else read_yaml(source)
     where = "" if isinstance(source, Mapping) else f"{source}: "
     for name in fields:
         if name not in SweepSpec.model_fields:
@@ -130,7 +138,3 @@ def _part(name: str) -> str:
     """``name`` as part of a file name, with a hash if it is not ASCII."""
     clean = fingerprint.slug(name, 60)
     return clean if name.isascii() else f"{clean[:50]}-{fingerprint.digest(name, 8)}"
-
-
-def _with_underscores(mapping: Mapping[str, Any]) -> dict[str, Any]:
-    return {str(name).replace("-", "_"): value for name, value in mapping.items()}

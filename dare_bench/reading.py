@@ -39,7 +39,7 @@ MAX_SOURCE = 1 << 20
 
 
 def existing(name: str | Path) -> Path | None:
-    """The path of a user's name for a file or folder; None if nothing exists there, or if it is no valid path."""
+    """The path of a user's name for a file or folder; None if nothing exists there, or if it is not a valid path."""
     try:
         path = Path(name).expanduser()
     except RuntimeError:  # "~nobody/x"

@@ -210,7 +210,7 @@ def shared_facts(folder: Path) -> dict[str, dict[str, Any]]:
 
 
 def _entry(name: str, parts: Mapping[str, Any], defaults: Any, shared: dict[str, dict[str, Any]]) -> Any:
-    """A resolved entry: defaults, then the entries it is ``like`` in order, then its own fields; names looked up."""
+    """A resolved entry: defaults, then the entries it is ``like`` in order, then its fields; names looked up."""
     try:
         entry = _overlay(defaults, _inherited(name, parts, ()))
         entry["doubts"], _ = _doubts(entry)

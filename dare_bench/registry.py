@@ -1,7 +1,7 @@
 """One registry for everything that can be named: families, strategies, checkpoints, tasks, recipes, suites, trainers,
 rewards.
 
-Entries are lazy ``"module:attribute"`` targets, so listing names imports no torch. The project's own folders register
+Entries are lazy ``"module:attribute"`` targets, so listing names imports no torch. The project's folders register
 through their ``register`` function; third parties through an entry point of the group ``dare_bench.plugins`` that
 names a function taking the registry. Registering a name twice is an error that names both places.
 
@@ -111,7 +111,7 @@ class Registry:
         Args:
             target: ``module:attribute``, imported when it is needed; for the kinds in :data:`FILES` a path.
             about: facts that need no import: ``about`` (a sentence); of a family ``matches``, the pairs of
-                ``model_type`` and ``architectures[0]`` in the config.json files that are its own, and ``fields``, the
+                ``model_type`` and ``architectures[0]`` in the config.json files that belong to it, and ``fields``, the
                 decoding fields that no family of dare-bench has.
 
         Raises:

@@ -1,8 +1,8 @@
 """The expected gradients of algorithms on policies that can be enumerated, and their exact variances.
 
 Everything is a sum over columns: log p of one token of an answer with given tokens hidden, times a coefficient that the
-algorithm's own copies, actions and weights determine. Answers and their orders are enumerated with their exact
-probabilities; noise is drawn by the algorithm's own code, with fixed keys. For MDPO all draws of all forwards are
+algorithm's copies, actions and weights determine. Answers and their orders are enumerated with their exact
+probabilities; noise is drawn by the algorithm's code, with fixed keys. For MDPO all draws of all forwards are
 enumerated, since it looks at what each forward predicts; for d-TreeRPO all children of all canvases.
 
 Advantages are against exact expectations, as in an infinite group: of the reward, of the score of a forward (MDPO), or
@@ -122,7 +122,7 @@ def coefficients(row: CardRow, actions: Actions, scored: int, records: int = 1) 
 
 @cache
 def noise(row: CardRow, set_at: tuple[int, ...], scored: int = LENGTH) -> NoiseMoments:
-    """The algorithm's own copies, actions and weights at an answer with an order, of which ``scored`` tokens count."""
+    """The algorithm's copies, actions and weights at an answer with an order, of which ``scored`` tokens count."""
     method, chunk = method_of(row), min(row.draws, 256)
     total_C, square_CC, copies = torch.zeros(COLUMNS).double(), torch.zeros(COLUMNS, COLUMNS).double(), 0
     for rollout in range(row.draws // chunk):
@@ -165,7 +165,7 @@ def forward_coefficients(row: CardRow, quota: int) -> Tensor:
 
 @cache
 def node_coefficients(row: CardRow, parent: tuple[bool, ...], child: tuple[bool, ...]) -> Tensor:
-    """The coefficients of the tokens of a node in a tree, [C]. Given are the masks of its parent and its own."""
+    """The coefficients of the tokens of a node in a tree, [C]. Given are the masks of its parent and of the node."""
     method = method_of(row)
     tokens = tuple(MASK if masked else 0 for masked in child)
     set_at = tuple(0 if before and not after else -1 for before, after in zip(parent, child, strict=True))

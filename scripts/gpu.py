@@ -2,7 +2,7 @@
 
     python scripts/gpu.py --output gpu [--minutes 20] [--device cuda] [--only attention,roofline] [--again]
 
-Each part runs in a process of its own within its limit of minutes, and its lines are kept in OUTPUT/state.json: the
+Each part runs in a separate process within its limit of minutes, and its lines are kept in OUTPUT/state.json: the
 same command goes on after the parts that are done. OUTPUT/speed.md has the measured rows in the form of docs/speed.md.
 It takes torch, transformers, safetensors, tokenizers and what the core reads settings with; no harness.
 """
@@ -201,7 +201,7 @@ def missing() -> list[str]:
 
 
 def ran(name: str, device: str, quick: bool, seconds: float) -> dict[str, Any]:
-    """The record of a part that ran in a process of its own."""
+    """The record of a part, which runs in a separate process."""
     words = [sys.executable, __file__, "--part", name, "--device", device, *(["--quick"] if quick else [])]
     began = time.monotonic()
     try:

@@ -4,7 +4,7 @@
 
 The card compares the expected gradient of each algorithm's first step on a rollout (ratio 1, no KL penalty) with the
 exact gradient of the expected reward, on policies small enough to enumerate (``enumerated_sampler.py``). Answers and
-their orders are enumerated with their exact probabilities; noise is drawn by the algorithm's own code, with fixed keys
+their orders are enumerated with their exact probabilities; noise is drawn by the algorithm's code, with fixed keys
 (``enumerated_gradients.py``).
 """
 
@@ -29,7 +29,7 @@ ROLLOUTS = ("<!-- rollouts: made by scripts/gradient_card.py -->", "<!-- end of 
 CARD = ("<!-- card: made by scripts/gradient_card.py -->", "<!-- end of card -->")
 ENDS = ("<!-- ends: made by scripts/gradient_card.py -->", "<!-- end of ends -->")
 FAMILIES = {"llada": None, "dream": None, "sdar": 4, "llada2": 32}
-"""Families with rollouts of their own, and their blocks of attention."""
+"""Families whose rollouts differ, and their blocks of attention."""
 NETWORKS = 12
 SAMPLERS: tuple[tuple[Order, int], ...] = (("low_confidence", 1), ("low_confidence", 2), ("left_to_right", 1))
 

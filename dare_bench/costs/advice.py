@@ -34,11 +34,9 @@ def text(step: StepEstimate) -> str:
         + ("it fits" if step.fits else f"it does not fit; {advice(step)}"),
     ]
     if step.seconds is not None:
-        each, total = (
-            ", ".join(f"{k} {v:.3g}" for k, v in step.seconds.items()),
-            step.steps * sum(step.seconds.values()),
-        )
-        lines.append(f"seconds of a step: {each}; {step.steps:,} steps {duration(total)}")
+        each = ", ".join(f"{k} {v:.3g}" for k, v in step.seconds.items())
+        total = duration(step.steps * sum(step.seconds.values()))
+        lines.append(f"seconds of a step: {each}; {step.steps:,} steps {total}")
     return "\n".join([*lines, *(f"assumed: {note}" for note in assumed(step)), f"not counted: {NOT_COUNTED}"])
 
 

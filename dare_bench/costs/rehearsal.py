@@ -1,6 +1,6 @@
-"""What an optimizer step reads: some rows of the training, and the forwards that the method's own source of steps makes
-of rows of their mean length. A source that samples completions is given those of a policy without a network, which
-writes tokens from left to right in as many forwards as its sampler may take."""
+"""What an optimizer step reads: some rows of the training, and the forwards that the method's source of steps makes of
+rows of their mean length. A source that samples completions is given those of a policy without a network, which writes
+tokens from left to right in as many forwards as its sampler may take."""
 
 from __future__ import annotations
 
@@ -68,12 +68,10 @@ def rows_of(spec: TrainSpec, kind: Kind, model: Any) -> SampledRows:
                 f"the lengths of the rows of {spec.task or spec.data} are unknown: they are not on this machine, and "
                 "no recipe has their mean; give a local file (--data FILE)"
             )
-        count, source = (
-            spec.rows or known.count,
-            f"the mean lengths of {of_hub[0].id}, {TEMPLATE_TOKENS} for a chat template",
-        )
+        count = spec.rows or known.count
+        source = f"the mean lengths of {of_hub[0].id}, {TEMPLATE_TOKENS} for a chat template"
         prompt, answer = (of_hub[0].prompt_tokens or 0) + TEMPLATE_TOKENS, of_hub[0].answer_tokens or 0
-        if kind == "prompts" and spec.task in registry().names("reward"):  # the rows name the task's own reward
+        if kind == "prompts" and spec.task in registry().names("reward"):  # the rows name the task's reward
             records = (RewardPrompt("", "0", str(spec.task), str(spec.task)),)
     limit = spec.max_length or 10**9
     kept = min(round(prompt), limit - 1)
@@ -157,11 +155,9 @@ class Rehearsal:
 
 
 def rehearse(method: Any, spec: TrainSpec, model: Any, rows: SampledRows, groups: int) -> Rehearsal:
-    """A step of one of the ``groups`` of processes that have rows of their own."""
-    policy, items = (
-        _Policy(model, groups, spec.max_steps or 1),
-        spec.rows_per_forward * spec.gradient_accumulation_steps,
-    )
+    """A step of one of the ``groups`` of processes, each of which has other rows."""
+    policy = _Policy(model, groups, spec.max_steps or 1)
+    items = spec.rows_per_forward * spec.gradient_accumulation_steps
     shape: Any = SimpleNamespace(
         items=spec.rows_per_forward, accumulate=spec.gradient_accumulation_steps, processes=groups, sequence=1,
         items_per_step=items * groups,

@@ -62,7 +62,7 @@ class TraceMeter(TorchDispatchMode):
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs, kind = kwargs or {}, func._overloadpacket
-        if kind is aten._grouped_mm:  # whose own shape function takes bfloat16 alone
+        if kind is aten._grouped_mm:  # whose shape function in PyTorch takes bfloat16 alone
             x, weight = args[:2]
             out = x.new_empty(*([len(args[2])] if x.dim() == weight.dim() else []), x.shape[0], weight.shape[-1])
         else:

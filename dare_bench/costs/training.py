@@ -170,9 +170,7 @@ class StepEstimate:
         weights, seconds = parameters * DTYPES[self.dtypes[1]] * others * spec.fsdp, {}
         for name, of in self.phases.items():
             received = of.passes * weights
-            if (
-                name == "update"
-            ):  # the backward gathers all weights again; FSDP scatters gradients, DDP sends them twice
+            if name == "update":  # the backward gathers weights again; FSDP scatters gradients, DDP sends them twice
                 received = 2 * received + trained * 4 * others * (1 if spec.fsdp else 2)
             seconds[name] = self.gpu.seconds(of.flop, of.moved, received)
         return seconds
@@ -214,7 +212,7 @@ def estimate(
     if spec.fsdp and processes == 1:
         raise UsageError("fsdp shards a model over several processes, and this is one; give --processes N")
     if not hasattr(kind, "source"):
-        raise UsageError(f"{spec.method} has a loop of its own, which cannot be estimated")
+        raise UsageError(f"{spec.method} does not train by dare-bench's loop, so it cannot be estimated")
     if (folder := here(spec.model)) is not None:
         refuse_untrainable(folder, spec.family)
     groups = data_parallel_size(spec.sequence_parallel_size, processes)

@@ -29,8 +29,8 @@ _LOGGERS = ("", "dare_bench", "transformers", "lm_eval", "opencompass")
 
 @dataclass(frozen=True)
 class NodeJob:
-    """A node to run in the folder ``out``, by ``settings`` beside its own. ``progress``: it says on stderr that it
-    starts."""
+    """A node to run in the folder ``out``; ``settings`` replace some of those of the node. ``progress``: it says on
+    stderr that it starts."""
 
     out: Path
     node: SweepNode

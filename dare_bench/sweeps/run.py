@@ -147,7 +147,7 @@ def _board(out: Path, node: SweepNode) -> Record:
     """Build the board in this process, from the runs that exist; its failure is recorded."""
     if not any((out / "runs").glob("*/results_*.json")):
         record = read(out, node)
-        record.status, record.error = "skipped", "there is no run to show"
+        record.status, record.error = "skipped", "no run to show"
         write(out, record)
         return record
     with contextlib.suppress(Exception):  # recorded in the node's file and log

@@ -97,7 +97,7 @@ def _named(planned: Sequence[PlannedEvaluation]) -> dict[str, PlannedEvaluation]
         if name in named:
             first, second = named[name].where, evaluation.where
             both = f"{first} and {second}" if first != second else f"two of {second}"
-            raise UsageError(f"{both} have the name {name!r}; give each mapping its own name (name: ...)")
+            raise UsageError(f"{both} have the name {name!r}; give each mapping another name (name: ...)")
         named[name] = evaluation
     return named
 

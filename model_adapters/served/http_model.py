@@ -1,4 +1,4 @@
-"""A model behind an HTTP server. A subclass knows the server's own words."""
+"""A model behind an HTTP server. A subclass knows the server's paths and fields."""
 
 from __future__ import annotations
 

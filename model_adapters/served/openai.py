@@ -149,7 +149,7 @@ class OpenAIModel(HttpModel):
         Raises:
             UsageError: unknown settings, or the server has no such model. EngineError: it cannot be reached.
         """
-        address = url.rstrip("/").removesuffix("/v1")  # the base address of OpenAI's own client ends with it
+        address = url.rstrip("/").removesuffix("/v1")  # the base address of OpenAI's client ends with it
         server = Server("the server", address, HttpSettings.read(cls.engine, settings))
         listed = server.get("/v1/models", ModelList)
         if listed is None or listed.data is None:

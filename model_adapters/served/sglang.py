@@ -1,4 +1,4 @@
-"""SGLang: diffusion models (SDAR, LLaDA2) and autoregressive ones over its own HTTP interface.
+"""SGLang: diffusion models (SDAR, LLaDA2) and autoregressive ones over its HTTP interface.
 
 Paths and fields were read from sglang 0.5.23: srt/entrypoints/http_server.py, srt/managers/io_struct.py,
 srt/sampling/sampling_params.py, srt/dllm/config.py. The unmasking algorithm, its threshold and its block length are

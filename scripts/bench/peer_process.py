@@ -1,4 +1,4 @@
-"""The published code of another project in a process of its own, which ``peers.py`` starts: it may need other versions.
+"""The published code of another project in a separate process, which ``peers.py`` starts: it may need other versions.
 
     PYTHON scripts/bench/peer_process.py PEER CHECKOUTS FOLDER THREADS
     PYTHON scripts/bench/peer_process.py eval CHECKOUTS FOLDER WORDS OF EVAL_LLADA.PY ...
@@ -7,7 +7,7 @@ Imports and runs code from CHECKOUTS: read there what it is before you start it.
 layout, loaded in float32. Each line of standard input is a request in JSON, {"prompts", "pairs" or "rows", "fields"};
 the answer is one line, {"cpu", "wall", "answer"}: seconds of processor time (all threads) and by the clock, and tokens
 of responses, log-likelihoods, or the loss of a training step. A kernel that exists for CUDA alone is replaced by
-PyTorch's own function.
+PyTorch's function.
 """
 
 from __future__ import annotations
@@ -107,7 +107,7 @@ class SDARPeer:
 
 
 class DreamPeer:
-    """diffusion_generate, one prompt at a time. The network is that of dllm's repository, since Dream's own is on the
+    """diffusion_generate, one prompt at a time. The network is that of dllm's repository, since Dream's is on the
     hub alone."""
 
     paths = ("dllm",)
@@ -230,7 +230,7 @@ def main() -> None:
         evaluate(sys.argv[2], sys.argv[3], sys.argv[4:])
         return
     name, checkouts, folder, threads = sys.argv[1:]
-    replies, sys.stdout = sys.stdout, sys.stderr  # what it prints is no answer
+    replies, sys.stdout = sys.stdout, sys.stderr  # what the peer prints is not an answer
     torch.set_num_threads(int(threads))
     peer_class = PEERS[name]
     sys.path[:1] = [str(Path(checkouts, path)) for path in peer_class.paths]

@@ -3,7 +3,7 @@
     python scripts/bench/peers.py CHECKOUTS --python PYTHON [--peers llada,sdar,eval] [--models tiny,512]
 
 CHECKOUTS contains clones of ML-GSAI/LLaDA, NVlabs/Fast-dLLM, JetAstra/SDAR and ZHZisZZ/dllm under these last names;
-their code runs in a process of its own (``peer_process.py``) by PYTHON, an interpreter with torch and the version of
+their code runs in a separate process (``peer_process.py``) by PYTHON, an interpreter with torch and the version of
 transformers that they need (4.53 for fast-dllm and sdar, 4.57 for the others). Both processes take turns, and
 seconds are processor time (by the clock with several threads). The script fails where tokens differ, or a
 log-likelihood by 1e-3. The last column is the ratio if our matrix products ran at the rate of a large one and all else
@@ -11,7 +11,7 @@ took no time: no program that computes these products reaches more.
 
 Models: the family's bundled tiny checkpoint, and random weights of hidden size 512 with 4 layers (about 17 M). Random
 weights have a large standard deviation, so that no token depends on the order of additions. ``mixed``: 8 prompts of 30
-to 300 tokens; ours takes them together, the peer as its own evaluation does. The peer ``eval`` is a whole evaluation by
+to 300 tokens; ours takes them together, the peer as its evaluation does. The peer ``eval`` is a whole evaluation by
 eval_llada.py (``peer_evaluations.py``), for which PYTHON needs lm-eval too; ``--limit`` and ``--mc-num`` are for it.
 """
 

@@ -7,7 +7,7 @@ reading found, and what follows from it here:
 - Block length, steps, unmasking and threshold belong to an engine, not to a request: requests that differ in them are
   answered one group after another, each by a separate engine.
 - The sampling parameters of a batch are repeated in an order that mixes its rows (``DLLMSamplingStrategy``): only
-  requests with equal parameters share a batch. Seeds are mixed as well, so that the seed of a row does not determine its tokens.
+  requests with equal parameters share a batch. Seeds are mixed as well, so a seed does not determine a row's tokens.
 - A stop string stops at any token that contains it: stop strings are applied here, to the finished text.
 - Without ``dllm_denoising_steps`` unmasking divides by None: it is always given. The mask id is fixed.
 """

@@ -71,8 +71,8 @@ def open_regular(path: str | Path, error: type[DareError]) -> Iterator[BufferedR
 
 
 def check_folder(folder: Path, error: type[DareError], *, texts: frozenset[str]) -> None:
-    """Check a folder whose files a library opens itself: each entry must be a regular file (or a link to one) or a
-    folder, and a file with a suffix in ``texts``, which is read as a whole, have at most :data:`MAX_BYTES`.
+    """Check a folder whose files a library opens itself. Each entry must be a regular file (or a link to one) or a
+    folder. A file with a suffix in ``texts``, which is read as a whole, may have at most :data:`MAX_BYTES`.
 
     Raises:
         error: naming the first entry that does not satisfy this.

@@ -88,7 +88,7 @@ def frames(device: str, quick: bool) -> Lines:
 
 
 def roofline(device: str, quick: bool) -> Lines:
-    """The share that a forward of two layers of LLaDA-8B reaches of the speed that the machine allows: its floor is the
+    """The share that a forward of two layers of LLaDA-8B reaches of the speed that the machine allows. Its floor is the
     larger of its operations at the rate of a large product, and its weights at the rate of a copy."""
     from dataclasses import replace
 

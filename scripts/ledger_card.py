@@ -2,9 +2,9 @@
 
     python scripts/ledger_card.py
 
-Each row samples 16 answers to dare_sudoku (4 prompts, 20 tokens, fixed seeds) with a bundled checkpoint, and compares
-log p of every drawn token in the distribution that the sampler drew it from with the learner's log p of it on the
-recorded canvas, at the same temperature (``dare_bench/trainers/rl/surrogate.py``).
+Each row samples 16 answers to dare_sudoku (4 prompts, 20 tokens, fixed seeds) with a bundled checkpoint. For every drawn
+token, it compares log p in the distribution that the sampler drew from with the learner's log p on the recorded canvas,
+at the same temperature (``dare_bench/trainers/rl/surrogate.py``).
 """
 
 from __future__ import annotations

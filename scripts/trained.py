@@ -40,9 +40,9 @@ METRICS = {"loss": "loss", "rewards/margins": "reward_margin", "reward": "reward
 class Evaluated:
     """One evaluation, a line of ``outcomes.csv``.
 
-    A base has no method, data and seed. ``base_content`` is the hash of the base's files, ``evaluated`` the task with
-    decoding settings that are not the defaults, ``accuracy`` the share of its documents that are solved, ``forwards``
-    those of the training by phase, counted per row. ``solved`` has one digit for each document in the order of their
+    A base has no method, data and seed. ``base_content`` is the hash of the base's files, and ``evaluated`` the task with
+    decoding settings that are not the defaults. ``accuracy`` is the share of its documents that are solved. ``forwards``
+    are those of the training by phase, counted per row. ``solved`` has one digit for each document in the order of their
     ids, 1 if it is solved; it is empty where the run's samples are gone.
     """
 
@@ -132,9 +132,9 @@ def convert(page: Path, out: Path) -> None:
 
 @dataclass(frozen=True)
 class Against:
-    """A trained checkpoint and its base on one task: the shares that they solve, the forwards of the training by phase
-    (counted per row), and the documents that only one of them solves (None: what one of the runs solves is not known
-    document by document)."""
+    """A trained checkpoint and its base on one task: the shares that they solve, and the forwards of the training by
+    phase, counted per row. ``lost`` and ``won`` count the documents that only one of them solves; None: it is not known
+    which documents one of the runs solves."""
 
     base: float
     trained: float

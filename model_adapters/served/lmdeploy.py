@@ -298,8 +298,8 @@ def sampling(decoding: SDARDecoding) -> Sampling:
 
 
 def tier(decoding: SDARDecoding) -> Tier:
-    """E1 where lmdeploy's code is the published sampler: greedy, left to right, equal steps. Elsewhere A: it compares
-    confidences in the weights' half precision, with >= where SDAR has >, falls back to one token where SDAR takes a
+    """E1 where lmdeploy's code is the published sampler: greedy, left to right, equal steps. Elsewhere A. It compares
+    confidences in the weights' half precision, with >= where SDAR has >. It falls back to one token where SDAR takes a
     step's quota, and draws all positions of a block from one random number."""
     equal_steps = decoding.block_length % decoding.denoising_steps == 0
     return "E1" if decoding.temperature == 0 and decoding.remasking_strategy == "sequential" and equal_steps else "A"

@@ -205,8 +205,8 @@ def timed(function: Callable[[], Any]) -> dict[str, Any]:
 def evaluate(checkouts: str, folder: str, words: list[str]) -> None:
     """LLaDA's eval_llada.py with ``words``, the network read from ``folder``.
 
-    Three things are replaced: the network on the hub by dllm's copy of it, the barrier after each answer, which fails
-    in a single process, and the attribute ``device``, which today's lm-eval does not let it set.
+    The network on the hub is replaced by dllm's copy of it. The barrier after each answer, which fails in a single
+    process, is left out, and so is the attribute ``device``, which today's lm-eval does not let it set.
     """
     sys.path[:0] = [str(Path(checkouts, "LLaDA")), str(Path(checkouts, "dllm"))]
     eval_llada: Any = importlib.import_module("eval_llada")

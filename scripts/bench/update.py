@@ -2,9 +2,9 @@
 
     python scripts/bench/update.py [--runs 5] [--threads 2] [--quick]
 
-The update is one inside a rollout: clipped ratios to old values that differ, three masked copies of each completion
-(all masked, a random mask, its complement), loss, backward and an AdamW step with learning rate 0. Both sides have the
-same copies; the script fails if loss or gradients differ by more than 1e-6 with float64 weights. Float32 is timed;
+The update is one inside a rollout, with clipped ratios to old values that differ. Each completion has three masked
+copies (all masked, a random mask, its complement). An update is loss, backward and an AdamW step with learning rate 0.
+Both sides have the same copies; the script fails if loss or gradients differ by more than 1e-6 with float64 weights. Float32 is timed;
 there the two sides add the same numbers in different orders, and the script prints by how much their results differ.
 Losses of positive and negative advantages cancel, so they are compared relative to the mean size of an advantage.
 

@@ -2,9 +2,9 @@
 
     python scripts/ledger_card.py
 
-Each row samples 16 answers to dare_sudoku (4 prompts, 20 tokens, fixed seeds) with a bundled checkpoint. For every drawn
-token, it compares log p in the distribution that the sampler drew from with the learner's log p on the recorded canvas,
-at the same temperature (``dare_bench/trainers/rl/surrogate.py``).
+Each row samples 16 answers to dare_sudoku (4 prompts, 20 tokens, fixed seeds) with a bundled checkpoint. For every
+drawn token, it compares log p in the distribution that the sampler drew from with the learner's log p on the recorded
+canvas, at the same temperature (``dare_bench/trainers/rl/surrogate.py``).
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from torch import Tensor
 import dare_bench
 from dare_bench.trainers.forwards import divide
 from dare_bench.trainers.rl.cj_grpo import CJGRPO
-from dare_bench.trainers.rl.surrogate import sampler_logprobs
+from dare_bench.trainers.rl.ledger import sampler_logprobs
 from dare_bench.trainers.steps import StepShape
 from dare_bench.training.data import read_data
 from dare_bench.training.rows import Tokens

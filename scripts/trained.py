@@ -40,10 +40,10 @@ METRICS = {"loss": "loss", "rewards/margins": "reward_margin", "reward": "reward
 class Evaluated:
     """One evaluation, a line of ``outcomes.csv``.
 
-    A base has no method, data and seed. ``base_content`` is the hash of the base's files, and ``evaluated`` the task with
-    decoding settings that are not the defaults. ``accuracy`` is the share of its documents that are solved. ``forwards``
-    are those of the training by phase, counted per row. ``solved`` has one digit for each document in the order of their
-    ids, 1 if it is solved; it is empty where the run's samples are gone.
+    A base has no method, data and seed. ``base_content`` is the hash of the base's files, and ``evaluated`` the task
+    with decoding settings that are not the defaults. ``accuracy`` is the share of its documents that are solved.
+    ``forwards`` are those of the training by phase, counted per row. ``solved`` has one digit for each document in the
+    order of their ids, 1 if it is solved; it is empty where the run's samples are gone.
     """
 
     run: str

@@ -4,9 +4,10 @@
 
 The update is one inside a rollout, with clipped ratios to old values that differ. Each completion has three masked
 copies (all masked, a random mask, its complement). An update is loss, backward and an AdamW step with learning rate 0.
-Both sides have the same copies; the script fails if loss or gradients differ by more than 1e-6 with float64 weights. Float32 is timed;
-there the two sides add the same numbers in different orders, and the script prints by how much their results differ.
-Losses of positive and negative advantages cancel, so they are compared relative to the mean size of an advantage.
+Both sides have the same copies; the script fails if loss or gradients differ by more than 1e-6 with float64 weights.
+Float32 is timed; there the two sides add the same numbers in different orders, and the script prints by how much their
+results differ. Losses of positive and negative advantages cancel, so they are compared relative to the mean size of an
+advantage.
 
 - padded: a forward for each of the three masks, of rows padded to the longest, with the logits of every position, from
   which the log-probabilities of the scored tokens are gathered; autograd through the loss.

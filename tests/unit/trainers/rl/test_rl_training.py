@@ -23,8 +23,9 @@ need_package("accelerate")
 ALGORITHMS = ("d1", "coupled_grpo", "cj_grpo", "espo", "just_grpo", "bgpo", "ebpo", "spg", "mdpo")
 RUNS = [
     *((name, "llada") for name in ALGORITHMS),
-    *((name, "dream") for name in ("d1", "coupled_grpo", "cj_grpo", "espo", "spg", "mdpo", "just_grpo")),
-    *((name, family) for name in ("cj_grpo", "bgpo", "ebpo") for family in ("sdar", "llada2")),
+    *((name, "dream") for name in ("d1", "espo", "mdpo", "just_grpo")),
+    *((name, "sdar") for name in ("cj_grpo", "bgpo")),
+    *((name, "llada2") for name in ("cj_grpo", "ebpo")),
 ]  # fmt: skip
 FEW = {"bgpo": {"num_mc": 3}, "ebpo": {"num_mc": 3}}
 WEIGHTS = "model.safetensors"
@@ -122,38 +123,50 @@ def weights(model):
 @pytest.mark.parametrize("name", ALGORITHMS)
 def test_equal_rewards_leave_the_same_bits(name, tmp_path):
     before = weights(load("tiny-llada-base", device="cpu").loaded)
-    assert torch.equal(weights(fitted(name, tmp_path / "equal", rewards=(0.3,))), before)
-    assert not torch.equal(weights(fitted(name, tmp_path / "other")), before)
+    assert torch.equal(weights(fitted(name, tmp_path, rewards=(0.3,))), before)
+
+
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory):
+    """name -> the weights after a training with one forward a step, and its folder with a checkpoint of each step."""
+    made = {}
+
+    def trained(name):
+        if name not in made:
+            folder = tmp_path_factory.mktemp("whole")
+            made[name] = weights(fitted(name, folder, **settings_of(name))), folder
+        return made[name]
+
+    return trained
+
+
+def settings_of(name):
+    return {"options": {} if name == "spg" else {"beta": 0.05}, "adam_epsilon": 1e-3, "save_steps": 1}
 
 
 @pytest.mark.parametrize("name", ALGORITHMS)
-def test_the_division_into_forwards_does_not_change_the_training(name, tmp_path):
+def test_the_division_into_forwards_does_not_change_the_training(name, whole, tmp_path):
     """One forward, two at least, and accumulation by the same batch in two."""
-    divisions = ({}, {"micro_batch_size": 3}, {"per_device_train_batch_size": 2, "gradient_accumulation_steps": 2})
-    results = []
+    wanted, folder = whole(name)
+    moved = float((wanted - weights(load("tiny-llada-base", device="cpu").loaded)).norm())
+    divisions = {"micro_batch_size": 3}, {"per_device_train_batch_size": 2, "gradient_accumulation_steps": 2}
     for i, fields in enumerate(divisions):
-        options = {} if name == "spg" else {"beta": 0.05}
-        model = fitted(name, tmp_path / str(i), options=options, adam_epsilon=1e-3, **fields)
-        results.append((weights(model), [entry["grad_norm"] for entry in logged(tmp_path / str(i))]))
-    start = weights(load("tiny-llada-base", device="cpu").loaded)
-    moved = float((results[0][0] - start).norm())
-    for trained, norms in results[1:]:
-        assert norms == pytest.approx(results[0][1], rel=1e-3)
-        assert float((trained - results[0][0]).norm()) < 1e-3 * moved
+        trained = weights(fitted(name, tmp_path / str(i), **settings_of(name), **fields))
+        norms, expected = ([entry["grad_norm"] for entry in logged(of)] for of in (tmp_path / str(i), folder))
+        assert norms == pytest.approx(expected, rel=1e-3)
+        assert float((trained - wanted).norm()) < 1e-3 * moved
     assert moved > 1e-4
 
 
 @pytest.mark.parametrize("name", ALGORITHMS)
-def test_a_training_resumed_inside_a_rollout_ends_with_the_same_bits(name, tmp_path):
+def test_a_training_resumed_inside_a_rollout_ends_with_the_same_bits(name, whole, tmp_path):
     """From the checkpoint after the first of two steps on a rollout, as a kill leaves it. Other rewards show that the
     rollout is read and not sampled again."""
-    whole, out = tmp_path / "whole", tmp_path / "out"
-    options = {} if name == "spg" else {"beta": 0.05}
-    fitted(name, whole, options=options, save_steps=1)
+    whole, out = whole(name)[1], tmp_path
     saved = whole / "checkpoint-1"
     assert (saved / "rollout.json").exists()
     shutil.copytree(saved, out / saved.name)
-    fitted(name, out, rewards=(0.3,), options=options, save_steps=1)
+    fitted(name, out, rewards=(0.3,), **settings_of(name))
     assert (out / WEIGHTS).read_bytes() == (whole / WEIGHTS).read_bytes() != (saved / WEIGHTS).read_bytes()
     assert [entry["loss"] for entry in logged(out)] == [entry["loss"] for entry in logged(whole)]
 
@@ -167,9 +180,9 @@ def test_the_default_schedule_of_coupled_grpo_ends_at_a_tenth_of_the_learning_ra
 # What is not finite
 
 
-@pytest.mark.parametrize("clip", [1.0, 0.0])
-@pytest.mark.parametrize("name", ["d1", "cj_grpo"])
-@pytest.mark.parametrize("beta", [0.0, 0.1])
+@pytest.mark.parametrize(
+    ("name", "beta", "clip"), [("d1", 0.0, 1.0), ("d1", 0.1, 0.0), ("cj_grpo", 0.0, 0.0), ("cj_grpo", 0.1, 1.0)]
+)
 def test_nan_in_the_learner_names_the_rows_and_changes_nothing(name, beta, clip, tmp_path, monkeypatch):
     """Also where no value is needed for the loss, and where gradients are not clipped."""
     model = load("tiny-llada-base", device="cpu").loaded

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 from require import lacks, need
 
-from dare_bench.sandbox.levels import isolation, why_none
+from dare_bench.sandbox.pool import isolation, why_none
 from dare_bench.sandbox.run import SandboxRun
 from dare_bench.sandbox.verdict import Level, Limits, Verdict
 

@@ -185,7 +185,7 @@ def disk(path: Path) -> Finding:
 def sandbox() -> Finding:
     """The isolation level for generated code, found by trying."""
     from dare_bench.sandbox import InstallHint, isolation
-    from dare_bench.sandbox.levels import why_none
+    from dare_bench.sandbox.pool import why_none
 
     level = isolation()
     if level == "bubblewrap":

@@ -4,8 +4,7 @@
 is and what is not prevented.
 """
 
-from dare_bench.sandbox.levels import isolation
-from dare_bench.sandbox.pool import Pool, run_tests
+from dare_bench.sandbox.pool import Pool, isolation, run_tests
 from dare_bench.sandbox.verdict import InstallHint, Level, Limits, Status, Verdict
 
 __all__ = ["InstallHint", "Level", "Limits", "Pool", "Status", "Verdict", "isolation", "run_tests"]

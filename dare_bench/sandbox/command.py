@@ -9,7 +9,7 @@ import os
 import secrets
 import shutil
 import zlib
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path, PurePosixPath
 
 from dare_bench.sandbox import filter as calls
@@ -29,11 +29,11 @@ _FREE_USERS, _MANY = 0x7000_0000, 1 << 24
 
 
 # Run from their text by a Python that cannot import dare_bench; the last one has ``main``.
-_MODULES = ("values", "writer", "reader", "peer", "tester", "worker")
+_MODULES = ("values", "writer", "reader", "peer", "worker")
 
 
-def worker(channel: int, limits: Limits, user: int, control: int = -1) -> list[str]:
-    """The process of a solution, or of the tests if there is a ``control``; ``user``: its new user id, or 0."""
+def worker(channel: int, limits: Limits, user: int, control: int) -> list[str]:
+    """The process of the tests, or without a ``control`` (-1) that of a solution; ``user``: its new user id, or 0."""
     memory, tmp = limits.memory_mb << 20, limits.tmp_mb << 20
     numbers = (channel, control, user, memory, limits.cpu_seconds, limits.processes, tmp, limits.files)
     return [*_python(), _bundle(), *map(str, numbers), *view.packages_folders()]
@@ -44,20 +44,21 @@ def command(
     channel: int,
     filter_fd: int,
     limits: Limits,
-    user: int = 0,
-    program: Callable[[int, Limits, int], list[str]] = worker,
+    user: int,
+    control: int,
 ) -> list[str]:
     """The command to start; bubblewrap reads the seccomp filter from ``filter_fd``. ``user``: the user id for code if
-    nothing isolates (0: unchanged). ``program``: the command to run inside, from channel, limits and user."""
+    nothing isolates (0: unchanged). ``control``: as in :func:`worker`."""
     if level == "none":
-        return [*_python(), source("enter"), "plain", "0", "", "--", *program(channel, limits, user)]
+        return [*_python(), source("enter"), "plain", "0", "", "--", *worker(channel, limits, user, control)]
     entries = view.tree(limits.tmp_mb)
     if level == "namespaces":
         mode, user = ("root", free_user()) if is_root() else ("user", 0)
         flat = [word for entry in entries for word in (entry.kind, entry.path, entry.value)]
         start = [*_python(), source("enter"), mode, str(user), calls.program().hex(), *flat, "--"]
-        return [*start, *program(channel, limits, 0)]
-    return [*_bubblewrap(entries, filter_fd), *program(channel, limits, free_user() if is_root() else 0)]
+        return [*start, *worker(channel, limits, 0, control)]
+    user = free_user() if is_root() else 0
+    return [*_bubblewrap(entries, filter_fd), *worker(channel, limits, user, control)]
 
 
 def _bubblewrap(entries: Sequence[view.ViewEntry], filter_fd: int) -> list[str]:

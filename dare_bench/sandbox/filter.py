@@ -1,8 +1,8 @@
 """The system calls that generated code may not make, as a seccomp filter (seccomp(2), a classic BPF program).
 
-It closes what namespaces and limits leave open: new user namespaces (and with them mounts of any size), memory that no
-limit counts (memfd, System V segments), other address families (a network namespace does not block vsock), access to
-other processes, and the parts of the kernel that allowed escapes before.
+It closes what namespaces and limits leave open: new user namespaces (and with them mounts of any size), and memory that
+no limit counts (memfd, System V segments). It also closes other address families (a network namespace does not block
+vsock), access to other processes, and the parts of the kernel that allowed escapes before.
 """
 
 from __future__ import annotations

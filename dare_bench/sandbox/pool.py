@@ -1,18 +1,21 @@
-"""One run, or many at once in background threads."""
+"""One run, or many at once in background threads, and the isolation that works on this machine."""
 
 from __future__ import annotations
 
+import functools
 import os
 import queue
+import shutil
+import sys
 import threading
 from collections.abc import Iterable
 from concurrent.futures import CancelledError, Future
 from contextlib import AbstractContextManager
+from typing import Final
 
 from dare_bench.errors import UsageError
-from dare_bench.sandbox import levels
 from dare_bench.sandbox.run import SandboxRun, checked
-from dare_bench.sandbox.verdict import MEMORY_MB, InstallHint, Limits, Verdict
+from dare_bench.sandbox.verdict import MEMORY_MB, InstallHint, Level, Limits, Verdict
 
 _WORKERS = 4
 
@@ -110,9 +113,9 @@ class Pool(AbstractContextManager["Pool"]):
 
     def _run(self, solution: str, tests: str) -> Verdict:
         """The verdict; a sandbox that does not start is started once more before it counts as refused."""
-        level = levels.isolation()
+        level = isolation()
         if level == "none" and not self._unsafe:
-            return Verdict("refused", "none", f"no isolation works here ({levels.why_none()}); {InstallHint}", 0.0)
+            return Verdict("refused", "none", f"no isolation works here ({why_none()}); {InstallHint}", 0.0)
         for last in (False, True):
             run = SandboxRun(level, solution, tests, self._limits)
             with self._lock:
@@ -129,3 +132,61 @@ class Pool(AbstractContextManager["Pool"]):
             if verdict.status != "refused" or last:
                 break
         return verdict
+
+
+_PROBE_SECONDS = 20.0
+_PROBE: Final = """
+import os, socket
+with open("/tmp/probe", "w") as file:
+    file.write("x")
+try:
+    socket.create_connection(("192.0.2.1", 80), timeout=1)
+except OSError:
+    offline = True
+try:
+    with open("/probe", "w"):
+        writable = True
+except OSError:
+    writable = False
+"""
+_PROBE_TESTS: Final = """
+assert offline and not writable
+assert not os.path.exists("/etc/passwd") and not os.path.exists("/proc/1")
+assert os.getpid() < 10 and len(os.environ) < 12
+"""
+
+_lock = threading.Lock()
+
+
+def isolation() -> Level:
+    """The strongest level that works on this machine; tried once in this process (about a tenth of a second)."""
+    with _lock:  # other threads wait for the first
+        return _probe()[0]
+
+
+def why_none() -> str:
+    """The reason why each level above :func:`isolation` 's does not work, in one line."""
+    with _lock:
+        return "; ".join(_probe()[1])
+
+
+@functools.cache
+def _probe() -> tuple[Level, tuple[str, ...]]:
+    """The level, and why those above it do not work; each is tried once, by a harmless program."""
+    reasons: list[str] = []
+    levels: tuple[Level, ...] = ("bubblewrap", "namespaces")
+    for level in levels:
+        reason = _fault(level)
+        if reason is None:
+            return level, tuple(reasons)
+        reasons.append(f"{level}: {reason}")
+    return "none", tuple(reasons)
+
+
+def _fault(level: Level) -> str | None:
+    if sys.platform != "linux":
+        return f"needs Linux, this is {sys.platform}"
+    if level == "bubblewrap" and shutil.which("bwrap") is None:
+        return "bwrap is not installed"
+    verdict = SandboxRun(level, _PROBE, _PROBE_TESTS, Limits(seconds=_PROBE_SECONDS)).execute()
+    return None if verdict.status == "passed" else " ".join(verdict.stdout_tail.split())

@@ -13,12 +13,11 @@ import tempfile
 import threading
 import time
 from contextlib import ExitStack, suppress
-from functools import partial
 from pathlib import Path
 
 from dare_bench.errors import UsageError
 from dare_bench.sandbox import filter as calls
-from dare_bench.sandbox.command import ENVIRONMENT, command, other_user, worker
+from dare_bench.sandbox.command import ENVIRONMENT, command, other_user
 from dare_bench.sandbox.enter import MOST_FILES
 from dare_bench.sandbox.processes import children, files_over, memory_over
 from dare_bench.sandbox.verdict import Level, Limits, Status, Verdict
@@ -45,7 +44,7 @@ class SandboxRun:
     """One solution against its tests; ``execute`` once. ``stop`` ends it from another thread.
 
     Two sandboxes that share only a socket and the pipe for output: one runs the solution, the other the tests
-    (worker.py, tester.py). Only the second one has a channel to us.
+    (worker.py). Only the second one has a channel to us.
     """
 
     def __init__(self, level: Level, solution: str, tests: str, limits: Limits) -> None:
@@ -97,7 +96,7 @@ class SandboxRun:
                 os.chown(folder, user, user)
             environment = {**ENVIRONMENT, "HOME": folder, "TMPDIR": folder}
         return subprocess.Popen(
-            command(self.level, channel, filter_fd, self.limits, user, partial(worker, control=control)),
+            command(self.level, channel, filter_fd, self.limits, user, control),
             stdin=subprocess.DEVNULL,
             stdout=output,
             stderr=output,

@@ -17,7 +17,8 @@ from require import need_package
 from sandboxes import MEMORY_MB, QUICK, assert_nothing_left, attack, level, nothing_left, strongest  # noqa: F401
 
 from dare_bench.errors import UsageError
-from dare_bench.sandbox import InstallHint, Level, Limits, Pool, Verdict, filter, isolation, levels, run_tests
+from dare_bench.sandbox import InstallHint, Level, Limits, Pool, Verdict, filter, isolation, run_tests
+from dare_bench.sandbox import pool as pools
 
 pytestmark = pytest.mark.usefixtures("nothing_left")
 
@@ -87,7 +88,7 @@ def test_limits_that_cannot_be(given: dict[str, float]) -> None:
 # A process that may make no namespaces and cannot get that right back: as root in a container often is.
 _LOCKED = """
 import ctypes, struct, sys
-from dare_bench.sandbox import InstallHint, Pool, filter, isolation, levels, run_tests
+from dare_bench.sandbox import InstallHint, Pool, filter, isolation, run_tests
 lines = ctypes.create_string_buffer(filter.program())
 libc = ctypes.CDLL(None)
 assert libc.prctl(38, 1, 0, 0, 0) == 0
@@ -116,13 +117,13 @@ def test_a_bwrap_that_does_not_work_is_seen(tmp_path: Path, monkeypatch: pytest.
     broken.write_text("#!/bin/sh\necho bwrap: no namespaces for you >&2\nexit 1\n")
     broken.chmod(0o755)
     monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
-    levels._probe.cache_clear()
+    pools._probe.cache_clear()
     try:
         assert isolation() != "bubblewrap"
-        assert "bubblewrap: bwrap: no namespaces for you" in levels.why_none()
+        assert "bubblewrap: bwrap: no namespaces for you" in pools.why_none()
         assert attack("bubblewrap", ADD, "", QUICK).status == "refused"
     finally:
-        levels._probe.cache_clear()
+        pools._probe.cache_clear()
 
 
 def test_unsafe_level_has_limits_and_cleans_up(tmp_path: Path) -> None:
@@ -245,7 +246,7 @@ def test_the_hint_names_both_cures() -> None:
 def test_doctor_says_which_level_works(level: Level, monkeypatch: pytest.MonkeyPatch) -> None:
     from dare_bench.cli.doctor import sandbox
 
-    monkeypatch.setattr(levels, "_probe", lambda: (level, ("bubblewrap: bwrap is not installed",)))
+    monkeypatch.setattr(pools, "_probe", lambda: (level, ("bubblewrap: bwrap is not installed",)))
     result = sandbox()
     assert result.level == ("note" if level == "none" else "ok") and level in result.detail.partition("(")[0]
     assert ("apt-get install bubblewrap" in result.detail) == (level != "bubblewrap")

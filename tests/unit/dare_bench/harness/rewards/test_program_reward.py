@@ -94,7 +94,7 @@ def test_a_missing_sandbox_is_noticed_without_an_answer(monkeypatch):
 
 
 def test_without_a_sandbox_it_is_refused(monkeypatch):
-    monkeypatch.setattr("dare_bench.sandbox.levels.isolation", lambda: "none")
+    monkeypatch.setattr("dare_bench.sandbox.pool.isolation", lambda: "none")
     with pytest.raises(UsageError, match="generated code was not run: no isolation works here"):
         score([BODY])
     assert score([""])[0].accuracy == 0, "nothing to run"

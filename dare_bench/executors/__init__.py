@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 def register(registry: Registry) -> None:
     """Register the executors, which are imported on first use."""
-    for name, target in (("local", "local:Local"), ("devices", "devices:Devices"), ("ray", "cluster:Ray")):
+    for name, target in (("local", "graph:Local"), ("devices", "devices:Devices"), ("ray", "cluster:Ray")):
         registry.add("executor", name, f"{__name__}.{target}", origin=__name__)
 
 

@@ -1,6 +1,6 @@
 """One worker process for each device (a GPU, or on CPU a share of the cores), on ``concurrent.futures``.
 
-Each device has its own pool with one worker, so that a dying worker breaks only its own pool and its job is known. On a
+Each device has a pool with one worker, so that a dying worker breaks only that pool and its job is known. On a
 GPU every job gets a fresh process, which frees its memory; on CPU workers are reused.
 """
 
@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 import signal
 import sys
+import threading
 import warnings
 from collections import Counter
 from collections.abc import Callable, Generator, Sequence
@@ -20,7 +21,6 @@ from typing import Any
 
 from dare_bench.errors import DareError, PluginWarning, UsageError
 from dare_bench.executors.graph import Graph, work
-from dare_bench.executors.lifeline import Lifeline, hold
 from dare_bench.protocols import Done, Job
 from dare_bench.safe_path import safe_path
 
@@ -29,7 +29,7 @@ TRIES = 2
 
 
 class Devices:
-    """Runs jobs in ``workers`` processes, each with its own device.
+    """Runs jobs in ``workers`` processes, one on each device.
 
     Args:
         workers: number of processes; with GPUs, at most the visible ones.
@@ -101,15 +101,16 @@ class _Worker:
         self._threads = max(1, _cores() // workers)
         self.where = f"GPU {self._gpu}" if gpus else f"worker {index}"
         self._pool: ProcessPoolExecutor | None = None
-        self._lifeline: Lifeline | None = None
+        self._lifeline: tuple[Connection, Connection] | None = None
+        """The worker's end and ours (:func:`_hold`)."""
 
     def begin(self, function: Callable[[Any], Any], job: Job) -> Future[Done]:
         """Start a job, in a new process if none is running."""
         with safe_path():
             if self._pool is None:
                 context = get_context("spawn")  # CUDA and threads do not survive a fork
-                self._lifeline = Lifeline(context)
-                arguments = (self._lifeline.far, self._gpu, self._threads)
+                self._lifeline = context.Pipe(duplex=False)
+                arguments = (self._lifeline[0], self._gpu, self._threads)
                 self._pool = ProcessPoolExecutor(1, context, _set_up, arguments)
             return self._pool.submit(work, function, job, self.where)
 
@@ -121,14 +122,15 @@ class _Worker:
     def end(self) -> None:
         """Kill the process."""
         if self._pool is not None and self._lifeline is not None:
-            self._lifeline.cut()
+            for connection in self._lifeline:
+                connection.close()
             self._pool.shutdown(wait=True, cancel_futures=True)
         self._pool = self._lifeline = None
 
 
 def _set_up(far: Connection, gpu: str | None, threads: int) -> None:
     """In the worker, before anything is imported: set up its lifeline, device and share of the cores."""
-    hold(far)
+    _hold(far)
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent handles Ctrl-C and ends its workers
     warnings.simplefilter("ignore", PluginWarning)  # the parent has warned of the same plugins
     if gpu is not None:
@@ -167,3 +169,14 @@ def _died(job: Job) -> DareError:
         f"{job.name}: its worker process died {TRIES} times without an error; common causes are running out of system"
         " memory, a crash in native code, or a script without 'if __name__ == \"__main__\":' around its call"
     )
+
+
+def _hold(far: Connection) -> None:
+    """In the worker: end this process at once when the parent closes its end of the pipe, as SIGKILL does too. (Linux's
+    PDEATHSIG follows the parent's *thread* instead.)"""
+
+    def wait() -> None:
+        far.poll(None)  # nothing is ever sent: this returns when the other end is closed
+        os._exit(1)
+
+    threading.Thread(target=wait, name="lifeline", daemon=True).start()

@@ -7,7 +7,7 @@ import pickle
 import socket
 import time
 import traceback
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
 from graphlib import CycleError, TopologicalSorter
 from typing import Any
 
@@ -85,8 +85,25 @@ def work(function: Callable[[Any], Any], job: Job, where: str = "") -> Done:
 def _portable(error: Exception) -> Exception:
     """The exception if it can be pickled, else a DareError with its message."""
     try:
-        if type(pickle.loads(pickle.dumps(error))) is type(error):  # our own bytes
+        if type(pickle.loads(pickle.dumps(error))) is type(error):  # bytes made here
             return error
-    except Exception:  # pickling runs the exception's own code, which may raise anything
+    except Exception:  # pickling runs the exception's code, which may raise anything
         pass
     return DareError(f"{type(error).__name__}: {error}")
+
+
+class Local:
+    """Runs jobs in this process, one after another; exceptions of a job are its result, Ctrl-C ends all. The arguments
+    are not used."""
+
+    name = "local"
+    workers = 1
+
+    def __init__(self, *, workers: int = 1, device: str | None = None, address: str | None = None) -> None:
+        return
+
+    def run(self, function: Callable[[Any], Any], jobs: Sequence[Job]) -> Generator[Done, None, None]:
+        """See :meth:`dare_bench.protocols.Executor.run`."""
+        graph = Graph(jobs)
+        while (job := graph.take()) is not None:
+            yield from graph.finish(work(function, job))

@@ -1,4 +1,4 @@
-"""Results of OpenCompass's own command as external runs, one for each model.
+"""Results of OpenCompass's command as external runs, one for each model.
 
 OpenCompass writes ``<date>/{configs,predictions,results,summary}``: for each model a folder of ``predictions`` and of
 ``results``, with one JSON file for each data set. ``summary`` has averages over data sets.
@@ -33,8 +33,7 @@ from dare_bench.runs.field_types import check
 from dare_bench.runs.index import DocumentIndex, LoadedIndex
 from dare_bench.runs.lines import LoggedLine
 from dare_bench.runs.lm_eval_results import date_in
-from dare_bench.runs.opencompass_config import OpenCompassConfig, read_config
-from dare_bench.runs.opencompass_summary import Averages, read_averages
+from dare_bench.runs.opencompass_config import Averages, OpenCompassConfig, read_averages, read_config
 from dare_bench.runs.run_files import RUN_FILE, own_file
 from dare_bench.runs.schema import UNKNOWN
 

@@ -73,7 +73,7 @@ class Conversation:
             echo_error(f"wrote {page}")
 
     def _answers(self, prompt: Prompt) -> list[Generation]:
-        from dare_bench.engine.traces import piece_of
+        from dare_bench.engine.codec import piece_of
 
         tty = sys.stdout.isatty() and not self.json
         traced = self.model.loaded.capabilities.trajectory and (tty or self.html is not None)
@@ -108,7 +108,7 @@ class Conversation:
 
     def _record(self, prompt: str, answers: Sequence[Generation]) -> dict[str, Any]:
         """A turn as plain JSON."""
-        from dare_bench.engine.traces import piece_of, trace_of
+        from dare_bench.engine.codec import piece_of, trace_of
 
         names = ("nfe", "tokens_to_eos", "seconds", "finish_reason", "tier")
         record = []

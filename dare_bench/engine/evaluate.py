@@ -16,11 +16,11 @@ from typing import Any, Unpack
 from dare_bench import suites
 from dare_bench.config import RunSpec, check_names, run_spec
 from dare_bench.engine import identity as ident
-from dare_bench.engine import program_record
+from dare_bench.engine.environment import program_warnings
 from dare_bench.engine.hints import checked_harness
 from dare_bench.engine.opener import Opener, split_adapter
-from dare_bench.engine.part import part_of
 from dare_bench.engine.plan import PlannedRun, plan
+from dare_bench.engine.rescored_run import part_of
 from dare_bench.engine.rundir import latest_with_prefix, read_done
 from dare_bench.engine.scope import Scope, check_scope
 from dare_bench.engine.session import Session
@@ -108,7 +108,7 @@ def find_finished(spec: RunSpec, content: str, scope: Scope) -> Run | None:
         if done.scope == scope:
             log.info("the run is finished; nothing to do (dare-bench eval --fresh starts a new run)")
         run = Run(folder)
-        for text in program_record.warnings(run.block.programs) if run.block is not None else ():
+        for text in program_warnings(run.block.programs) if run.block is not None else ():
             log.warning("%s", text)
         return run
     return None

@@ -1,6 +1,6 @@
 """The journal of a run: append-only files of records, each with a checksum, durable before they are counted.
 
-A record is one line, ``{"sum":"<16 hex>",...}``, whose checksum covers everything after it. Each writer has its own
+A record is one line, ``{"sum":"<16 hex>",...}``, whose checksum covers everything after it. Each writer has a
 file in ``<run>/journal``; all files are read when a run is opened. A crash can leave a torn last line, which is cut off
 before anything is appended. A damaged line in the middle, and a whole one anywhere that holds no valid record, is left
 in place and reported; its sample is computed again.
@@ -63,7 +63,7 @@ class _Place:
 
 @dataclass(frozen=True, slots=True)
 class Damage:
-    """A line that could not be read, and that is no torn end of its file."""
+    """A line that could not be read, other than a torn end of its file."""
 
     file: str
     line: int
@@ -138,14 +138,6 @@ class Journal(AbstractContextManager["Journal"]):
     def __contains__(self, key: object) -> bool:
         return key in self._places
 
-    def __len__(self) -> int:
-        return len(self._places)
-
-    @property
-    def keys(self) -> list[str]:
-        """The keys of all samples held."""
-        return list(self._places)
-
     def records(self, kind: str) -> list[dict[str, Any]]:
         """All records of a type other than "sample", in the order written by each writer."""
         return [record for record in self._records if record["type"] == kind]
@@ -165,7 +157,7 @@ class Journal(AbstractContextManager["Journal"]):
         return record
 
     def program(self, key: str) -> str:
-        """The digest of the program that answered (:mod:`dare_bench.engine.program_record`); "" if not recorded."""
+        """The digest of the program that answered (:mod:`dare_bench.engine.environment`); "" if not recorded."""
         return self._places[key].program
 
     def reread(self) -> list[tuple[str, str]]:

@@ -16,7 +16,7 @@ from typing import Any
 
 from dare_bench.engine.environment import cuda
 from dare_bench.runs.schema import Cost
-from dare_bench.types import Generation, Likelihood, Tier
+from dare_bench.types import Generation, Tier
 
 
 def raw_tokens(answer: Generation) -> int:
@@ -41,7 +41,7 @@ def peak_memory_mb() -> float:
 
 @dataclass(slots=True)
 class Meter:
-    """Sums over the samples of a run or task."""
+    """Sums over the answers of a run or task, by their entries in samples files."""
 
     requests: int = 0
     nfe: int = 0
@@ -51,26 +51,20 @@ class Meter:
     decoded: int = 0
     tiers: set[Tier | None] = field(default_factory=set)
 
-    def add(self, answer: Generation | Likelihood) -> None:
-        self.requests += 1
-        self.nfe += answer.nfe
-        self.tiers.add(answer.tier)
-        if isinstance(answer, Generation):
-            self.generate_nfe += answer.nfe
-            self.tokens += raw_tokens(answer)
-            self.tokens_to_eos += answer.tokens_to_eos
-            self.decoded += decoded_tokens(answer)
-
-    def add_line(self, line: Mapping[str, Any]) -> None:
-        """Add an answer by its entry in a samples file."""
-        self.requests += 1
-        self.nfe += line["nfe"]
-        self.tiers.add(line["tier"])
-        if line["kind"] == "generate":
-            self.generate_nfe += line["nfe"]
-            self.tokens += line["tokens"]
-            self.tokens_to_eos += line["tokens_to_eos"]
-            self.decoded += line["decoded_tokens"]
+    @classmethod
+    def of(cls, lines: Iterable[Mapping[str, Any]]) -> Meter:
+        """The sums over these entries."""
+        meter = cls()
+        for line in lines:
+            meter.requests += 1
+            meter.nfe += line["nfe"]
+            meter.tiers.add(line["tier"])
+            if line["kind"] == "generate":
+                meter.generate_nfe += line["nfe"]
+                meter.tokens += line["tokens"]
+                meter.tokens_to_eos += line["tokens_to_eos"]
+                meter.decoded += line["decoded_tokens"]
+        return meter
 
     @property
     def counted_nfe(self) -> int | None:
@@ -97,14 +91,6 @@ class Meter:
             occupancy=rows / slots if slots else None,
             peak_memory_mb=max((s["peak_memory_mb"] for s in sessions if "peak_memory_mb" in s), default=None),
         )
-
-
-def metered(lines: Iterable[Mapping[str, Any]]) -> Meter:
-    """The sums over answers by their entries in samples files."""
-    meter = Meter()
-    for line in lines:
-        meter.add_line(line)
-    return meter
 
 
 def last_costs(records: Iterable[Mapping[str, Any]]) -> list[Mapping[str, Any]]:

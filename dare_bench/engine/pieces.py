@@ -1,9 +1,9 @@
 """The requests of an evaluation in small pieces, which workers take as they fall free.
 
-How long an answer takes is known only when it is there (it may end early, or be a hundred times as long as another), so
-a share for each worker, dealt at the start, would leave workers idle. Here the pieces are files in a folder that all
-workers see. A worker takes one by renaming it, which only one can do, on shared file systems too; the new name says who
-has it, so that a worker that is restarted goes on with the pieces of the one that died.
+How long an answer takes is known only at its end: it may be a hundred times as long as another. Equal shares, dealt at
+the start, would leave workers idle. Here the pieces are files in a folder that all workers see. A worker takes one by
+renaming it, which only one can do, on shared file systems too. The new name says who has it: a restarted worker goes on
+with the pieces of the one that died.
 
 The folder lasts as long as the workers. Answers are in the journal; a session that is resumed makes pieces anew.
 """
@@ -86,7 +86,7 @@ class Pieces:
 
     Args:
         folder: of :func:`offered`.
-        worker: a number of its own; a worker that replaces a dead one has the same.
+        worker: its number; a worker that replaces a dead one has the same.
     """
 
     def __init__(self, folder: Path, worker: int) -> None:

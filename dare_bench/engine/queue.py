@@ -14,10 +14,9 @@ from itertools import chain, groupby
 from typing import Any, cast
 
 from dare_bench.engine.codec import failure_record, to_record, to_sample
-from dare_bench.engine.environment import current_environment
+from dare_bench.engine.environment import current_environment, record_program
 from dare_bench.engine.journal import Journal
 from dare_bench.engine.meters import peak_memory_mb
-from dare_bench.engine.program_record import record_program
 from dare_bench.engine.progress import Progress
 from dare_bench.errors import RunError
 from dare_bench.protocols import LoadedModel
@@ -28,7 +27,7 @@ _COST_EVERY = 1.0
 """Seconds between two records of what the session has cost so far."""
 
 Prepare = Callable[[Request], Request]
-"""Adds the engine's own decoding fields to a request, as the model sees it; the key stays as it is."""
+"""Adds the engine's decoding fields to a request, as the model sees it; the key stays as it is."""
 
 RemoteWorkers = Callable[[Sequence[Request], Mapping[str, int], Progress], dict[str, str]]
 """Answers prepared requests in other processes, into the same journal, given the forward passes of each key; returns
@@ -156,7 +155,7 @@ class Queue:
                 else:  # scoring pulls many requests before it begins with the first
                     yield from ((kind, self.max_rows, missing(piece)) for piece in group)
 
-        self.progress.start(0, 0, 0, 0)  # the session's own process shows how far it is
+        self.progress.start(0, 0, 0, 0)  # the main process shows how far it is
         self._compute(batches(), taken, Counter())
 
     def _compute(

@@ -59,7 +59,7 @@ class Rescored:
 
     ``scores``: all of them; ``documents``: the values that differ, in the order of the samples files; ``counted``: the
     number of documents compared; ``edited``: by task, whether its samples file was changed after the run (None: not
-    known); ``changes``: other differences (a task's definition, its targets); ``harness``: the harness's own result.
+    known); ``changes``: other differences (a task's definition, its targets); ``harness``: the harness's result.
     """
 
     run: Run

@@ -1,7 +1,12 @@
-"""Writing a run that was scored again, or a part of one, as a run directory of its own."""
+"""Runs that are scored from recorded answers, without the model: a run scored again, or a part of its documents.
+
+Each is written into another folder, and the run stays as it is. A part lies beside its run, in ``<run>-first-50``: what
+reads the results of the command (a script, ``compare``, a board) finds the requested documents and no others.
+"""
 
 from __future__ import annotations
 
+import logging
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
@@ -10,20 +15,24 @@ from typing import Any
 from dare_bench import version
 from dare_bench.analysis.score_intervals import confidence_intervals
 from dare_bench.config import RunSpec
+from dare_bench.engine import identity as ident
 from dare_bench.engine.environment import command
-from dare_bench.engine.meters import Meter, metered
-from dare_bench.engine.rescore import Rescored
-from dare_bench.engine.result_files import document_line, task_hash
-from dare_bench.engine.rundir import CommitMarker, RunFolder, new_folder
+from dare_bench.engine.meters import Meter
+from dare_bench.engine.recorded_answers import RecordedAnswers
+from dare_bench.engine.rescore import Rescored, recorded_source, refuse_new_failures
+from dare_bench.engine.result_files import document_line, task_counts, task_hash
+from dare_bench.engine.rundir import CommitMarker, RunFolder, new_folder, read_done
 from dare_bench.engine.scope import Scope
+from dare_bench.errors import RunError
 from dare_bench.program import installed
 from dare_bench.protocols import HarnessResult
 from dare_bench.runs.reader import Run
 from dare_bench.runs.run_files import write_results, write_samples, write_traces
-from dare_bench.runs.schema import UNSAFE_ALLOWED, Block, Execution, Failure, HarnessBlock, RunEvent, TaskBlock
-from dare_bench.runs.scores import weakest
+from dare_bench.runs.schema import UNSAFE_ALLOWED, Block, Execution, Failure, HarnessBlock, RunEvent
 from dare_bench.runs.writer import ensure_folder
 from dare_bench.types import Request
+
+log = logging.getLogger("dare_bench")
 
 _SUFFIX = re.compile(r"-rescored(-\d+)?$")
 _SCORED = (
@@ -57,7 +66,38 @@ def write_rescored(done: Rescored, out: Path) -> Run:
     return Run(folder)
 
 
-def write_part(
+def part_of(run: Run, spec: RunSpec, scope: Scope, content: str) -> Run:
+    """The run; or if it has documents beside those of ``scope``, a run of these.
+
+    Args:
+        content: the hash of the model, which with ``spec`` tells whether an earlier part is this one.
+
+    Raises:
+        RunError: its sample lines are missing or edited.
+    """
+    done = read_done(run.path)
+    if done is None or scope.covers(done.scope, done.totals):
+        return run
+    folder = run.path.with_name(f"{run.path.name}-{scope.folder_suffix()}")
+    log.info("%s has %s; those requested are scored from its recorded answers", run.path, done.scope.text())
+    signature, earlier = ident.request_signature(spec, content), read_done(folder)
+    if earlier is not None and (earlier.status, earlier.signature, earlier.scope) == ("complete", signature, scope):
+        return Run(folder)
+    if any(run.samples_file(task) is None for task in run.tasks):
+        raise RunError(
+            f"{run.path} has {done.scope.text()} but no samples files (--no-log-samples), so that {scope.text()} cannot"
+            " be scored alone; add --fresh for a new run"
+        )
+    if edited := [task for task in run.tasks if run.edited(task)]:
+        raise RunError(f"{run.path}: the samples of {edited[0]} were changed after the run; add --fresh for a new run")
+    source = recorded_source(run, spec)
+    requests = source.requests()
+    harness = source.run(RecordedAnswers(run, run.tasks, part=True))
+    refuse_new_failures(run, harness.failures)
+    return _write_part(folder, run, spec, requests, harness, signature)
+
+
+def _write_part(
     folder: Path, run: Run, spec: RunSpec, requests: Sequence[Request], harness: HarnessResult, signature: str
 ) -> Run:
     """Write a part of a run's documents into ``folder`` and return it. Model and settings are those of the run; what
@@ -75,10 +115,11 @@ def write_part(
         written = {task: _write_task(folder, about["date"], task, run, harness) for task in harness.fingerprints}
         event = {"what": f"a part of the documents of {run.run_id} was scored from its recorded answers"}
         block = _block(run, harness, about, {task: digests for task, (digests, _) in written.items()}, event)
-        tasks = {
-            name: _of_part(task, [request for request in requests if request.task == name], metered(written[name][1]))
-            for name, task in block.tasks.items()
-        }
+        tasks = {}
+        for name, task in block.tasks.items():
+            of_task = [request for request in requests if request.task == name]
+            counts = task_counts(of_task, Meter.of(written[name][1]), task.n_total)
+            tasks[name] = task.model_copy(update=counts)
         # With several programs it is not recorded which of them answered these documents.
         programs = [one.model_copy(update={"requests": len(requests)}) for one in block.programs]
         update = {
@@ -89,7 +130,7 @@ def write_part(
             "limit": spec.limit,
             "command": about["command"],
             "programs": programs if len(programs) == 1 else block.programs,
-            "cost": metered(answer for _, answers in written.values() for answer in answers).cost(()),
+            "cost": Meter.of(answer for _, answers in written.values() for answer in answers).cost(()),
             "resumed_from": [],
         }
         results = _results(run, harness)
@@ -179,16 +220,3 @@ def _block(
             "notes": list(dict.fromkeys([*before.notes, *harness.notes])),
         }
     )
-
-
-def _of_part(task: TaskBlock, requests: Sequence[Request], meter: Meter) -> TaskBlock:
-    """The task's block with the counts of the part alone."""
-    n_docs = len({str(request.doc_id) for request in requests})
-    update = {
-        "n_docs": n_docs,
-        "limit_applied": task.n_total is not None and n_docs < task.n_total,
-        "tier": weakest(meter.tiers),
-        "requests": len(requests),
-        "nfe": meter.counted_nfe,
-    }
-    return task.model_copy(update=update)

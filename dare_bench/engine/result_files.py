@@ -14,12 +14,10 @@ from typing import Any
 from dare_bench import recipes
 from dare_bench.analysis.score_intervals import confidence_intervals
 from dare_bench.config import RunSpec
-from dare_bench.engine import program_record
-from dare_bench.engine.codec import to_answer
-from dare_bench.engine.environment import current_environment
+from dare_bench.engine.codec import Piece, to_answer, trace_of
+from dare_bench.engine.environment import current_environment, environment_of, program_warnings, programs_of
 from dare_bench.engine.journal import Journal
 from dare_bench.engine.meters import Meter, decoded_tokens, last_costs, raw_tokens
-from dare_bench.engine.traces import Piece, trace_of
 from dare_bench.errors import RunError, UnknownNameError
 from dare_bench.program import installed
 from dare_bench.protocols import HarnessResult
@@ -98,17 +96,14 @@ def write(folder: Path, run: RunRecord) -> schema.Block:
     requests: dict[str, list[Request]] = {task: [] for task in run.harness.fingerprints}
     for request in run.requests:
         requests.setdefault(request.task, []).append(request)
-    run_meter = Meter()
+    answers: list[dict[str, Any]] = []
     tasks: dict[str, schema.TaskBlock] = {}
     for task in run.harness.fingerprints:
-        meter = Meter()
-        for record in _records(run.journal, requests[task]):
-            answer = to_answer(record)
-            meter.add(answer)
-            run_meter.add(answer)
-        digests = _write_task(folder, date, task, requests[task], run)
-        tasks[task] = _task_block(task, requests[task], meter, run).model_copy(update=digests)
-    block = _block(run, tasks, run_meter, before)
+        of_task = {record["key"]: answer_line(record) for record in _records(run.journal, requests[task])}
+        digests = _write_task(folder, date, task, requests[task], of_task, run)
+        tasks[task] = _task_block(task, requests[task], Meter.of(of_task.values()), run).model_copy(update=digests)
+        answers += of_task.values()
+    block = _block(run, tasks, Meter.of(answers), before)
     write_results(folder, date, _lm_eval_keys(run, block), block)
     return block
 
@@ -118,45 +113,55 @@ def _records(journal: Journal, requests: Iterable[Request]) -> Iterator[dict[str
     return (journal.sample(request.key) for request in requests if request.key in journal)
 
 
-def _write_task(folder: Path, date: str, task: str, requests: Sequence[Request], run: RunRecord) -> dict[str, str]:
-    """Write sample and trace lines of one task; returns the files' digests. Without ``log_samples``, files of an
-    earlier session are removed: their scores may be out of date."""
+def _write_task(
+    folder: Path,
+    date: str,
+    task: str,
+    requests: Sequence[Request],
+    answers: Mapping[str, Mapping[str, Any]],
+    run: RunRecord,
+) -> dict[str, str]:
+    """Write sample and trace lines of one task, given its answers by key; returns the files' digests. Without
+    ``log_samples``, files of an earlier session are removed: their scores may be out of date."""
     if not run.spec.log_samples:
         for name in (samples_name(task, date), traces_name(task, date)):
             (folder / name).unlink(missing_ok=True)
         return {}
-    by_document: dict[str, list[Request]] = {}
+    by_document: dict[str, list[Mapping[str, Any]]] = {}
     for request in requests:
-        by_document.setdefault(str(request.doc_id), []).append(request)
-
-    def lines() -> Iterator[dict[str, Any]]:
-        for sample in run.harness.samples.get(task, ()):
-            records = _records(run.journal, by_document.get(str(sample["doc_id"]), ()))
-            yield document_line(sample, [answer_line(record) for record in records])
-
-    generated = [request for request in requests if request.kind == "generate"]
-    digests = {"samples_sha256": write_samples(folder, date, task, lines())}
-    if generated:
+        if request.key in answers:
+            by_document.setdefault(str(request.doc_id), []).append(answers[request.key])
+    samples = run.harness.samples.get(task, ())
+    lines = (document_line(sample, by_document.get(str(sample["doc_id"]), ())) for sample in samples)
+    digests = {"samples_sha256": write_samples(folder, date, task, lines)}
+    if generated := [request for request in requests if request.kind == "generate"]:
         traces = (trace_line(record, run.piece) for record in _records(run.journal, generated))
         digests["traces_sha256"] = write_traces(folder, date, task, filter(None, traces))
     return digests
 
 
 def _task_block(task: str, requests: Sequence[Request], meter: Meter, run: RunRecord) -> schema.TaskBlock:
-    n_docs = len({str(request.doc_id) for request in requests})
     total = run.harness.results.get("n-samples", {}).get(task, {}).get("original")
     return schema.TaskBlock(
         fingerprint=run.harness.fingerprints[task],
-        n_docs=n_docs,
         n_total=total,
-        limit_applied=total is not None and n_docs < total,
         decoding=run.about["decoding"].get(task, {}),
         likelihood=run.about["likelihood"].get(task, {}),
-        tier=weakest(meter.tiers),
-        requests=len(requests),
-        nfe=meter.counted_nfe,
         data=run.harness.data.get(task),
+        **task_counts(requests, meter, total),
     )
+
+
+def task_counts(requests: Sequence[Request], meter: Meter, total: int | None) -> dict[str, Any]:
+    """The counts in a task's block. ``total``: the number of documents that the task has, where that is known."""
+    n_docs = len({str(request.doc_id) for request in requests})
+    return {
+        "n_docs": n_docs,
+        "limit_applied": total is not None and n_docs < total,
+        "tier": weakest(meter.tiers),
+        "requests": len(requests),
+        "nfe": meter.counted_nfe,
+    }
 
 
 def _block(
@@ -166,7 +171,7 @@ def _block(
     sessions = run.journal.records("session")
     costs = last_costs(run.journal.records("cost"))
     keys = [request.key for request in run.requests]
-    programs = program_record.programs_of(run.journal, keys)
+    programs = programs_of(run.journal, keys)
     return schema.Block(
         status="incomplete" if failures else "complete",
         run_id=run.about["run_id"],
@@ -178,9 +183,7 @@ def _block(
         limit=run.spec.limit,
         repeats=run.spec.repeats,
         command=sessions[-1]["command"] if sessions else run.about["command"],
-        environment=program_record.environment_of(
-            run.journal, keys, before.environment if before else None, current_environment()
-        ),
+        environment=environment_of(run.journal, keys, before.environment if before else None, current_environment()),
         programs=programs,
         decoding_requested=dict(run.spec.decoding),
         cost=meter.cost(costs),
@@ -192,7 +195,7 @@ def _block(
         failures=failures,
         resumed_from=[schema.Resumed(date=s["date"], samples=s["held"]) for s in sessions[1:]],
         events=list(_events(run.journal)),
-        notes=list(dict.fromkeys([*run.harness.notes, *program_record.warnings(programs)])),
+        notes=list(dict.fromkeys([*run.harness.notes, *program_warnings(programs)])),
     )
 
 
@@ -242,21 +245,25 @@ def _events(journal: Journal) -> Iterator[schema.RunEvent]:
 def _lm_eval_keys(run: RunRecord, block: schema.Block) -> dict[str, Any]:
     """lm-eval's dict, with what its command adds to it: model, hashes of prompts and settings, and evaluation time.
 
-    The harness's own values win, except ``model_sha`` and ``batch_size``, which lm-eval does not know.
+    The harness's values win, except those of ``ours``, which lm-eval does not know.
     """
     spec, name = run.spec, block.model.name
     results = dict(run.harness.results)
-    ours = {"model_sha": block.model.content_hash, "batch_size": spec.max_rows or "auto"}
-    config = {
+    adapter = {"peft": spec.adapter} if spec.adapter else {}
+    ours = {
         "model": "dare",
-        "model_args": {"pretrained": spec.model, **spec.model_args},
+        "model_args": {"pretrained": spec.model, **adapter, **spec.model_args},
+        "model_sha": block.model.content_hash,
+        "batch_size": spec.max_rows or "auto",
+        "device": run.about["device"],
+        "limit": spec.limit,
+    }
+    config: dict[str, Any] = {
         "model_num_parameters": block.model.parameters,
         "model_dtype": block.model.dtype,
         "model_revision": str(spec.model_args.get("revision") or ""),
         "batch_sizes": [],
-        "device": run.about["device"],
         "use_cache": None,
-        "limit": spec.limit,
         "bootstrap_iters": None,
         "gen_kwargs": dict(spec.decoding),
         **dict(zip(("random_seed", "numpy_seed", "torch_seed", "fewshot_seed"), spec.seeds, strict=True)),

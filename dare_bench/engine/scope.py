@@ -83,7 +83,7 @@ def joined(existing: Scope, requested: Scope, totals: Mapping[str, int | None]) 
     """The scope of a finished run after it is extended from ``existing`` by ``requested``; it never shrinks.
 
     Raises:
-        UsageError: neither contains the other, and their union is no scope.
+        UsageError: neither contains the other, and their union is not a scope.
     """
     if existing.covers(requested, totals):
         return existing

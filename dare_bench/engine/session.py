@@ -13,15 +13,15 @@ from typing import Any
 from dare_bench import fingerprint, program
 from dare_bench.config import RunSpec
 from dare_bench.engine import identity as ident
-from dare_bench.engine import program_record, result_files
-from dare_bench.engine.environment import command
+from dare_bench.engine import result_files
+from dare_bench.engine.codec import piece_of
+from dare_bench.engine.environment import command, program_parts, programs_of
 from dare_bench.engine.journal import Journal
 from dare_bench.engine.progress import progress_display
 from dare_bench.engine.queue import Prepare, Queue
 from dare_bench.engine.rundir import CommitMarker, RunFolder, choose, read_done
 from dare_bench.engine.scope import Scope, joined
 from dare_bench.engine.sharding import remote_workers, uses_workers
-from dare_bench.engine.traces import piece_of
 from dare_bench.errors import UsageError
 from dare_bench.loading import locate
 from dare_bench.protocols import LoadedModel, TaskSource
@@ -30,7 +30,7 @@ from dare_bench.runs.field_types import MAX_TASKS
 from dare_bench.runs.reader import Run
 from dare_bench.runs.schema import UNSAFE_ALLOWED
 from dare_bench.seen_lengths import unseen_length
-from dare_bench.types import Decoding, ModelSpec, Request
+from dare_bench.types import Decoding, Request
 
 log = logging.getLogger("dare_bench")
 
@@ -132,10 +132,10 @@ class Session:
 
     def _warn_about_other_programs(self, journal: Journal, requests: Sequence[Request]) -> None:
         """Log if another program answered requests of this run."""
-        now = program_record.program_parts(self.model)
-        if uses_workers(self.spec):  # workers have their own number of threads
+        now = program_parts(self.model)
+        if uses_workers(self.spec):  # workers have another number of threads
             now.pop("threads", None)
-        for earlier in program_record.programs_of(journal, [request.key for request in requests]):
+        for earlier in programs_of(journal, [request.key for request in requests]):
             comparable = {name: value for name, value in earlier.parts.items() if name in now}
             if text := program.differences(comparable, now):
                 log.warning(
@@ -174,7 +174,10 @@ class Session:
 
     def _about(self) -> dict[str, Any]:
         """The contents of ``run.json`` besides date and id."""
-        spec, facts = self.spec, self.model.spec
+        spec, facts, engine = self.spec, self.model.spec, None
+        if facts.engine != "native":
+            stated = self.content.startswith("stated:")
+            engine = {"name": facts.engine, "version": facts.engine_version, "content_verified": not stated}
         return {
             "spec": spec.model_dump(mode="json"),
             "model": {
@@ -186,18 +189,10 @@ class Session:
                 "adapter_hash": ident.adapter_content(spec, self.content),
                 "dtype": facts.precision,
                 "parameters": facts.parameters,
-                "engine": engine_block(facts, self.content),
+                "engine": engine,
                 "lineage": lineage.read(self._trained),
             },
             "device": facts.device,
             "command": command(),
             "moment": datetime.now().timestamp(),
         }
-
-
-def engine_block(facts: ModelSpec, content: str) -> dict[str, Any] | None:
-    """The served engine of a model, as it is recorded; None if it is our own sampler."""
-    if facts.engine == "native":
-        return None
-    verified = not content.startswith("stated:")
-    return {"name": facts.engine, "version": facts.engine_version, "content_verified": verified}

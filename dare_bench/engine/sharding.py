@@ -1,4 +1,4 @@
-"""Evaluation in several processes: workers, each with its own model and journal file, answer the missing requests.
+"""Evaluation in several processes: workers, each with a model and a journal file, answer the missing requests.
 
 The main process builds requests and scores answers; in between, an executor's workers take the requests in small
 pieces, as they fall free. They write into the run's journal, so finished samples survive the death of any process, and
@@ -145,7 +145,7 @@ def remote_workers(spec: RunSpec, content: str, model: LoadedModel, journal: Jou
 
 
 def answer(shard: Shard) -> dict[str, str]:
-    """In a worker: answer pieces into a journal file of its own until none are left; returns the errors of failed
+    """In a worker: answer pieces into this worker's journal file until none are left; returns the errors of failed
     requests by key.
 
     Raises:

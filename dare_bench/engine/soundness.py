@@ -51,7 +51,7 @@ def guarded(name: str, check: Callable[[], tuple[Any, ...]]) -> Check:
         return Check(name, *check())
     except DareError as error:
         return Check(name, False, str(error))
-    except Exception as error:  # a tokenizer's own code may raise anything
+    except Exception as error:  # a tokenizer's code may raise anything
         return Check(name, False, f"{type(error).__name__}: {error}")
 
 
@@ -63,7 +63,7 @@ def refuse_unsound_ids(model: LoadedModel, decoding: Decoding) -> None:
     """
     ids: dict[str, Any] = {"mask_id": decoding.mask_id, "eos_ids": decoding.eos_id, "eot_id": decoding.eot_id}
     given = replace(model.spec, **{name: value for name, value in ids.items() if value is not None})
-    if given == model.spec:  # the checkpoint's own were checked when it was opened
+    if given == model.spec:  # those of the checkpoint were checked when it was opened
         return
     passed, detail = mask_id(model, given)
     if passed is False:

@@ -18,7 +18,7 @@ from require import need_package
 from safetensors.torch import load_file
 
 import dare_bench
-from dare_bench.engine.program_record import program_parts
+from dare_bench.engine.environment import program_parts
 from dare_bench.engine.validation import validate
 from dare_bench.errors import CheckpointError
 from dare_bench.leaderboards.builder import build

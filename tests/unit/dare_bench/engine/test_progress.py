@@ -7,9 +7,11 @@ import io
 import pytest
 
 from dare_bench.engine import progress
+from dare_bench.engine.codec import to_record
 from dare_bench.engine.meters import Meter, decoded_tokens, last_costs, peak_memory_mb
 from dare_bench.engine.progress import Bar, Lines, Progress, progress_display
-from dare_bench.types import Event, Generation, Likelihood
+from dare_bench.engine.result_files import answer_line
+from dare_bench.types import Event, Generation, Likelihood, Request
 
 
 class Clock:
@@ -128,16 +130,19 @@ def test_the_bar_runs(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFix
 
 
 def test_sums() -> None:
-    meter = Meter()
     events = [
         Event(0, "set", 0, 5, 1.0),
         Event(1, "remask", 0, 9, 1.0),
         Event(2, "set", 0, 6, 1.0),
         Event(2, "set", 7, 2, 1.0),
     ]
-    meter.add(Generation([5, 6], "x", 10, "eos", tokens_to_eos=2, tier="E0", trajectory=events))
-    meter.add(Generation([5, 6, 7, 8], "x", 30, "length", tokens_to_eos=4, residual_masks=1, tier="E2"))
-    meter.add(Likelihood(-1.0, 0.1, None, 60))
+    written, scored = Request("t/0/0/0/ab", "generate", "?"), Request("t/0/1/0/ab", "score", "?")
+    records = [
+        to_record(written, Generation([5, 6], "x", 10, "eos", tokens_to_eos=2, tier="E0", trajectory=events)),
+        to_record(written, Generation([5, 6, 7, 8], "x", 30, "length", tokens_to_eos=4, residual_masks=1, tier="E2")),
+        to_record(scored, Likelihood(-1.0, 0.1, None, 60)),
+    ]
+    meter = Meter.of(map(answer_line, records))
     sessions = [
         {"session": 0, "seconds": 1.0, "forwards": 10, "row_forwards": 20, "slot_forwards": 40},
         {"session": 0, "seconds": 2.0, "forwards": 20, "row_forwards": 40, "slot_forwards": 80},

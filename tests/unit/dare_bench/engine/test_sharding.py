@@ -186,7 +186,7 @@ def test_a_shard_is_of_the_checkpoint_that_the_run_is_of(tmp_path: Path) -> None
         assert answer(Shard(spec, right, tmp_path, 0, 1, folder, 1)) == {}
         assert answer(Shard(spec, ("sha256:other", None), tmp_path, 0, 2, folder, 1)) == {}, "nothing is left to do"
     with Journal(tmp_path) as journal:
-        assert journal.keys == ["a"]
+        assert list(journal._places) == ["a"]
 
 
 def test_failures_and_errors_of_shards_come_back(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -242,4 +242,4 @@ def test_a_journal_takes_in_what_others_write(tmp_path: Path) -> None:
         assert [(d.file, d.line) for d in journal.damage] == [("shard-0-1.jsonl", 2)]
         assert journal.sample("a")["key"] == "a" and journal.sample("b")["key"] == "b"
     with Journal(tmp_path) as again:
-        assert again.keys == ["a", "b"] and [d.line for d in again.damage] == [2]
+        assert list(again._places) == ["a", "b"] and [d.line for d in again.damage] == [2]

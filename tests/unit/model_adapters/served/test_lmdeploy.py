@@ -108,13 +108,13 @@ def test_a_worker_takes_requests_as_the_engine_has_room(package: Any, model: Any
         nonlocal taken, most
         for request in asked(400, [5, 6, 7]):
             taken += 1
-            most = max(most, taken - len(journal.keys))
+            most = max(most, taken - len(journal._places))
             yield [request]
 
     with Journal(tmp_path) as journal:
         queue = Queue(model, journal)
         queue.drain(pieces(), share=400)
-        assert len(journal.keys) == taken == 400, queue.failures
+        assert len(journal._places) == taken == 400, queue.failures
     assert 2 <= package.most <= model.default_rows == 256
     assert most < 400, "some are answered before others are taken"
 

@@ -12,7 +12,7 @@ import pytest
 
 from dare_bench.harness.opencompass.catalog import ConfigCatalog
 from dare_bench.harness.opencompass.layout import ROOT, Layout
-from dare_bench.harness.opencompass.quiet_opencompass import quiet
+from dare_bench.harness.opencompass.catalog import quiet
 
 BENCH = Path(__file__).parent / "data" / "bench"
 

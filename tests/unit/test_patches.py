@@ -35,13 +35,13 @@ class Patch:
 LM_EVAL, TRANSFORMERS = "lm_eval 0.4.13", "transformers 5.23.0"
 _TASK = "dare_bench/harness/lm_eval/scoring_limits.py"
 _CODE = "dare_bench/harness/lm_eval/code_scoring.py"
-_QUIET = "dare_bench/harness/lm_eval/quiet_lm_eval.py"
+_QUIET = "dare_bench/harness/lm_eval/source.py"
 _BY_NAME = "dare_bench/harness/common/by_name.py"
 _LOOP = "trainers/loop.py"
 
 PATCHES = (
     Patch(
-        "dare_bench/harness/lm_eval/templates.py",
+        "dare_bench/harness/lm_eval/lm.py",
         "lm_eval.utils:apply_template",
         LM_EVAL,
         "renders by utils.env, which we replace: task templates run in Jinja's sandbox; there is no hook",
@@ -202,6 +202,5 @@ def test_nothing_is_patched_that_is_not_listed() -> None:
 
 
 OWN = {
-    "dare_bench/harness/common/log_notes.py": "handlers of the logger that it is given",
     "dare_bench/cli/regress.py": "another function of that name",
 }

@@ -1,13 +1,17 @@
-"""Shared by both harnesses: the documents to request, those without an answer, errors of harness code."""
+"""Shared by both harnesses: the documents to request, those without an answer, errors of harness code, and folders of
+task files."""
 
 from __future__ import annotations
 
 import contextlib
+import importlib.util
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 from dare_bench.errors import DareError, DataError, UsageError
 from dare_bench.protocols import Answer
+from dare_bench.reading import existing
 from dare_bench.types import Request, Sample
 
 Failures = dict[tuple[str, Any], str]
@@ -81,3 +85,23 @@ def error_line(error: BaseException) -> str:
     if len(text) > 300:
         text = text[:300].rsplit(" ", 1)[0] + " ..."
     return f"{type(error).__name__}: {text or 'no reason given'}"
+
+
+def package_folder(package: str, title: str) -> Path:
+    """The folder of an installed harness, without importing it.
+
+    Raises:
+        DareError: it is not installed.
+    """
+    spec = importlib.util.find_spec(package)
+    if spec is None or not spec.submodule_search_locations:
+        raise DareError(f"{title} is not installed; install it with: pip install 'dare-bench[eval]'")
+    return Path(next(iter(spec.submodule_search_locations)))
+
+
+def included_folder(folder: str | Path, files: str, error: type[DareError]) -> Path:
+    """The resolved folder of ``--include-path`` with ``files`` (for the message); raises ``error`` if there is none."""
+    root = existing(folder)
+    if root is None or not root.is_dir():
+        raise error(f"--include-path {folder}: no such folder; give a folder with {files}")
+    return root.resolve()

@@ -18,7 +18,7 @@ from typing import Any
 
 from dare_bench.errors import DataError
 from dare_bench.harness.common.answering import error_line
-from dare_bench.harness.common.replaced import replaced
+from dare_bench.harness.common.quiet import replaced
 from dare_bench.hub import asked_once, why_offline
 
 _HUB_ID = re.compile(r"\w[\w.-]*(/\w[\w.-]*)?")
@@ -29,7 +29,7 @@ _METRICS = "evaluate.loading"
 @contextlib.contextmanager
 def by_name() -> Iterator[None]:
     """Inside, ``datasets`` and ``evaluate`` load by name as the module says, whatever a task file or a harness
-    requests, and do not wait for a hub that cannot be reached; a data set or metric that has only a script is an
+    requests. They do not wait for a hub that cannot be reached. A data set or metric that has only a script is an
     error."""
     from datasets import load
 

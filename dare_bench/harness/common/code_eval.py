@@ -8,11 +8,13 @@ does: which sandbox it uses, and whether it waits.
 
 from __future__ import annotations
 
+import builtins
 import math
+import re
 import sys
 import threading
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
 from contextlib import closing, contextmanager
 from contextvars import ContextVar
@@ -22,7 +24,7 @@ from typing import Any
 from dare_bench import sandbox
 from dare_bench.config import RunSpec
 from dare_bench.errors import DareError, UsageError
-from dare_bench.harness.common.replaced import replaced
+from dare_bench.harness.common.quiet import replaced
 
 TIMEOUT = 20.0
 """Seconds of wall time for one program: four times what the slowest reference solution of HumanEval and MBPP takes on a
@@ -105,9 +107,17 @@ class CodeRunner:
         for pool in pools.values():
             pool.close()
 
-    def facts(self, statuses: Iterable[str]) -> dict[str, Any]:
-        """How code was run, for the result: ``level`` of isolation, ``unsafe``, ``timeout`` (the longest of a program,
-        in seconds) and the count of each status."""
+    def execution(
+        self, samples: Mapping[str, Sequence[Mapping[str, Any]]], tasks: Iterable[str]
+    ) -> dict[str, Any] | None:
+        """How the code of these tasks was run, for the result: ``level`` of isolation, ``unsafe``, ``timeout`` (the
+        longest of a program, in seconds) and the count of each status. Counted over the answers of all scored
+        documents, by each task's first filter; None if no code was run."""
+        rows = [row for task in tasks for row in samples.get(task, ()) if row["filter"] == samples[task][0]["filter"]]
+        answers = [answer for row in rows for answer in row.get("_answers", ())]
+        statuses = [answer["verdict"]["status"] for answer in answers if "verdict" in answer]
+        if not statuses:
+            return None
         counts, longest = dict(sorted(Counter(statuses).items())), max(self._pools, default=0.0)
         return {"level": sandbox.isolation(), "unsafe": self.unsafe, "timeout": longest, "statuses": counts}
 
@@ -227,3 +237,28 @@ def code_eval_replaced(runner: CodeRunner) -> Iterator[None]:
             del sys.modules[name]
     with replaced(evaluate, load=load_ours), calls(runner):
         yield
+
+
+def setup_code(doc: Any) -> str:
+    """The code that a document (a row of MBPP or MBPP+) requires before its tests; usually empty."""
+    if not isinstance(doc, Mapping):
+        return ""
+    lines = [*(doc.get("test_imports") or ()), doc.get("test_setup_code") or ""]
+    return "\n".join(line for line in lines if isinstance(line, str) and line.strip())
+
+
+def with_setup(doc: Any, tests: str) -> str:
+    """The tests of a document, after :func:`built_ins_line` and :func:`setup_code`."""
+    setup = setup_code(doc)
+    return built_ins_line(doc) + (f"{setup}\n" if setup else "") + tests
+
+
+def built_ins_line(doc: Any) -> str:
+    """The line that declares which built-in name a document (MBPP's 126: ``sum``) expects the solution to define;
+    usually empty. In tests all other names of built-ins are Python's, whatever a solution defines."""
+    if not isinstance(doc, Mapping):
+        return ""
+    defined = re.findall(r"^def (\w+)", str(doc.get("code")), re.MULTILINE)
+    called = re.findall(r"\b(\w+)\(", str(doc.get("test_list")))
+    names = dict.fromkeys(name for name in defined if name in called and hasattr(builtins, name))
+    return f"global {', '.join(names)}\n" if names else ""

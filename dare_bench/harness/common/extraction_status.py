@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Literal
 
 Status = Literal["matched", "no_match", "ambiguous", "truncated"]
@@ -37,6 +37,12 @@ def is_nothing(value: Any) -> bool:
     return value is None or (isinstance(value, str) and value.strip() in NOTHING)
 
 
-def count(statuses: Iterable[Status | None]) -> dict[str, int]:
-    """How often each status occurs; None is not counted."""
-    return dict(Counter(status for status in statuses if status is not None))
+def tally(samples: Mapping[str, Sequence[Mapping[str, Any]]]) -> dict[str, dict[str, dict[str, int]]]:
+    """The number of answers with each status, by task, then filter; from ``_answers`` of logged samples."""
+    counts: dict[str, dict[str, Counter[str]]] = {}
+    for task, rows in samples.items():
+        for row in rows:
+            statuses = [answer["extraction"] for answer in row.get("_answers", ()) if "extraction" in answer]
+            if statuses:
+                counts.setdefault(task, {}).setdefault(row["filter"], Counter()).update(statuses)
+    return {task: {name: dict(counter) for name, counter in by_filter.items()} for task, by_filter in counts.items()}

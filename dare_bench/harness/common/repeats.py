@@ -1,7 +1,7 @@
 """Several answers to each prompt (``--repeats n``): the harness scores every repeat separately, and here the repeats
 become one result.
 
-The unit of a score remains the document: its value is the mean over its repeats, and standard errors come from these
+The unit of a score remains the document, whose value is the mean over its repeats. Standard errors come from these
 means (clustered by document), since repeats of one document are not independent samples of the task.
 """
 

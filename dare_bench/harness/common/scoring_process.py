@@ -71,6 +71,21 @@ def check_enclosed(what: str, code: str, otherwise: str = "") -> None:
     )
 
 
+def check_sentence_model(subject: str) -> None:
+    """Refuse ``subject``, a task that splits sentences, if nltk does not find its model punkt_tab, which is not part of
+    its package: another splitter would give other scores. Raises UsageError with the command that installs it."""
+    try:
+        import nltk
+
+        nltk.data.find("tokenizers/punkt_tab/english")
+    except (ImportError, LookupError) as error:
+        raise UsageError(
+            f"{subject} needs nltk's sentence model punkt_tab, which is not installed; install it with:"
+            " python -m nltk.downloader punkt_tab (offline: unpack punkt_tab.zip into tokenizers/ of a folder that"
+            " NLTK_DATA names)"
+        ) from error
+
+
 def unprotected() -> list[str]:
     """A note for the result if answers were scored outside of a sandbox."""
     if (reason := why_not_enclosed()) is None:

@@ -322,9 +322,9 @@ def _detach(keep: int) -> None:
 def _open_files() -> set[int]:
     """Numbers of open file descriptors.
 
-    They are replaced, since an inherited one would keep the parent's file locks and pipes open, but not closed: objects
-    of the parent close their numbers when they are deallocated (``multiprocessing`` drops its own in each child), and
-    would close what had been opened under these numbers since.
+    They are replaced, since an inherited one would keep the parent's file locks and pipes open. They are not closed:
+    objects of the parent close their numbers when they are deallocated (``multiprocessing`` drops some in each child),
+    and would close what had been opened under these numbers since.
     """
     highest = min(resource.getrlimit(resource.RLIMIT_NOFILE)[0], 1 << 16)
     with contextlib.suppress(OSError):

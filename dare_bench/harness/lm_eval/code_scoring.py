@@ -1,7 +1,7 @@
 """lm-eval's code tasks in a run: their tests run in the sandbox, and start as soon as an answer is finished.
 
 Which pairs a scorer passes to ``code_eval`` for an answer is determined by calling the scorer itself, in a scoring
-process, with one answer at a time; the scoring pass later requests the same pairs and gets the finished verdicts.
+process, with one answer at a time. The scoring pass later requests the same pairs and gets the finished verdicts.
 """
 
 from __future__ import annotations
@@ -10,8 +10,15 @@ import logging
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from dare_bench.harness.common.code_eval import HEAVY_TIMEOUT, TIMEOUT, CodeRunner, TestedSolution, calls
-from dare_bench.harness.common.code_tests import setup_code, with_setup
+from dare_bench.harness.common.code_eval import (
+    HEAVY_TIMEOUT,
+    TIMEOUT,
+    CodeRunner,
+    TestedSolution,
+    calls,
+    setup_code,
+    with_setup,
+)
 from dare_bench.harness.common.scoring_process import worker
 from dare_bench.harness.lm_eval.documents import TaskDocuments
 from dare_bench.types import Generation, Request, Sample
@@ -117,16 +124,6 @@ class CodeScoring:
             return {}
         worst = next((verdict for verdict in verdicts if verdict.status != "passed"), verdicts[0])
         return {"verdict": {"status": worst.status, "level": worst.level, "seconds": round(worst.seconds, 3)}}
-
-    def execution(self, samples: Mapping[str, Sequence[Mapping[str, Any]]]) -> dict[str, Any] | None:
-        """How code was run, counted over the answers of all scored documents (by each task's first filter)."""
-        statuses = []
-        for task in self._documents:
-            rows = samples.get(task, ())
-            for row in rows:
-                if row["filter"] == rows[0]["filter"]:
-                    statuses += [answer["verdict"]["status"] for answer in row["_answers"] if "verdict" in answer]
-        return self._runner.facts(statuses) if statuses else None
 
 
 def code_mark(task: Any) -> str:

@@ -11,11 +11,10 @@ from __future__ import annotations
 
 import re
 from collections.abc import Collection, Iterable, Iterator
-from dataclasses import dataclass
 from pathlib import Path
 
 from dare_bench.errors import DataError, UsageError
-from dare_bench.harness.common import punkt
+from dare_bench.harness.common.scoring_process import check_sentence_model
 from dare_bench.harness.lm_eval.task_index import TaskEntry
 from dare_bench.harness.lm_eval.yaml_scan import beside, names_of
 from dare_bench.reading import read_source
@@ -40,16 +39,9 @@ class CodeTaskError(UsageError):
     """A task whose scorer would run generated code outside the sandbox."""
 
 
-@dataclass(frozen=True, slots=True)
-class CodeTask:
-    """A task that runs generated code: the ``reason`` to think so, and whether it is ``sandboxed`` (run by ours)."""
-
-    reason: str
-    sandboxed: bool
-
-
-def code_task(path: Path) -> CodeTask | None:
-    """How the task of this YAML file runs generated code; None if it runs none."""
+def _runs_code(path: Path) -> tuple[bool, str] | None:
+    """How the task of this YAML file runs generated code: in our sandbox? and the reason to think so. None if it runs
+    none."""
     texts = dict(_with_includes(path))
     scorers = dict(_scorers(texts))
 
@@ -57,18 +49,18 @@ def code_task(path: Path) -> CodeTask | None:
         return next((name for name, source in scorers.items() if re.search(pattern, source)), None)
 
     if running := first(_EXEC):
-        return CodeTask(f"its scorer {running} runs code by itself", sandboxed=False)
+        return False, f"its scorer {running} runs code by itself"
     uses_metric = first(_METRIC)
     names_metric = any(_METRIC in text for text in texts.values())
     if not (uses_metric or names_metric or any(_MARKED.search(text) for text in texts.values())):
         return None
     if starting := first(_STARTS):
-        return CodeTask(f"its scorer {starting} starts programs by itself", sandboxed=False)
+        return False, f"its scorer {starting} starts programs by itself"
     if uses_metric:
-        return CodeTask(f"its scorer {uses_metric} uses {_METRIC}", sandboxed=True)
+        return True, f"its scorer {uses_metric} uses {_METRIC}"
     if names_metric:
-        return CodeTask(f"its metric is {_METRIC}", sandboxed=True)
-    return CodeTask(f"marked unsafe_code, and its scorer does not use {_METRIC}", sandboxed=False)
+        return True, f"its metric is {_METRIC}"
+    return False, f"marked unsafe_code, and its scorer does not use {_METRIC}"
 
 
 def _with_includes(path: Path, above: tuple[Path, ...] = ()) -> Iterator[tuple[Path, str]]:
@@ -100,12 +92,6 @@ def _scorers(texts: dict[Path, str]) -> Iterator[tuple[str, str]]:
             pending += [file.parent / f"{stem}.py" for stem in sorted(stems)]
 
 
-def code_tasks(entries: Iterable[TaskEntry]) -> dict[str, CodeTask]:
-    """By name, those of the tasks that run generated code."""
-    tasks = {entry.name: code_task(entry.path) for entry in entries if entry.path is not None}
-    return {name: task for name, task in tasks.items() if task is not None}
-
-
 def evaluating_tasks(entries: Iterable[TaskEntry]) -> dict[str, str]:
     """By name, the tasks whose scorers name something that can evaluate the text of an answer: its name and file."""
     reasons: dict[str, str] = {}
@@ -123,8 +109,9 @@ def sandboxed_tasks(entries: Iterable[TaskEntry]) -> list[str]:
     Raises:
         CodeTaskError: one of them would run generated code by itself.
     """
-    tasks = code_tasks(entries)
-    _refuse({name: task.reason for name, task in tasks.items() if not task.sandboxed})
+    found = {entry.name: _runs_code(entry.path) for entry in entries if entry.path is not None}
+    tasks = {name: how for name, how in found.items() if how is not None}
+    _refuse({name: reason for name, (sandboxed, reason) in tasks.items() if not sandboxed})
     return list(tasks)
 
 
@@ -148,12 +135,8 @@ def _refuse(reasons: dict[str, str]) -> None:
 
 
 def check_punkt(entries: Iterable[TaskEntry]) -> None:
-    """Refuse tasks whose code names nltk's ``punkt_tab`` if nltk does not have it.
-
-    Raises:
-        UsageError: as :func:`dare_bench.harness.common.punkt.check`.
-    """
+    """Refuse tasks whose code names nltk's ``punkt_tab`` if nltk does not have it; raises UsageError."""
     for entry in entries:
         files = entry.path.parent.glob("*.py") if entry.path is not None else ()
         if any("punkt_tab" in read_source(file, UsageError) for file in files):
-            punkt.check(f"task {entry.name!r}")
+            check_sentence_model(f"task {entry.name!r}")

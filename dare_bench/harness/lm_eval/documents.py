@@ -26,8 +26,8 @@ class Indices(list[int]):
 
 
 class TaskDocuments:
-    """Wraps a task's ``build_all_requests``: prompts are built once (few-shot examples are drawn in the order of the
-    documents, so a second build over fewer documents would give other prompts), and later passes see the same
+    """Wraps a task's ``build_all_requests``, so that prompts are built once: few-shot examples are drawn in the order
+    of the documents, and a second build over fewer documents would give other prompts. Later passes see the same
     instances, or those of selected documents, with empty responses.
 
     Args:

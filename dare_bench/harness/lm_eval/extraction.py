@@ -5,11 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from dare_bench.harness.common.extraction_status import Status, count, is_nothing, status_of
-from dare_bench.harness.lm_eval.scorers import PHRASE_SCORERS, scorer_file, scorer_of
+from dare_bench.harness.common.extraction_status import Status, is_nothing, status_of
+from dare_bench.harness.lm_eval.scoring_limits import PHRASE_SCORERS, scorer_file, scorer_of
 
-Counts = dict[str, dict[str, dict[str, int]]]
-"""By task, then filter, then status."""
 FinishReason = Callable[[str, Any, int, int], str | None]
 """(task, document, instance, repeat) -> the finish reason of that response."""
 _NO_ANSWER = "~ there is nothing that anybody asked for ~"
@@ -79,19 +77,6 @@ def annotate(
                 answers = row.setdefault("_answers", [{} for _ in statuses])
                 for answer, status in zip(answers, statuses, strict=True):
                     answer |= {} if status is None else {"extraction": status}
-
-
-def tally(samples: Mapping[str, Sequence[Mapping[str, Any]]]) -> Counts:
-    """Count the statuses in ``_answers`` of logged samples."""
-    counts: Counts = {}
-    for task, rows in samples.items():
-        by_filter: dict[str, list[Status]] = {}
-        for row in rows:
-            statuses = [answer["extraction"] for answer in row.get("_answers", ()) if "extraction" in answer]
-            by_filter.setdefault(row["filter"], []).extend(statuses)
-        if any(by_filter.values()):
-            counts[task] = {name: count(statuses) for name, statuses in by_filter.items() if statuses}
-    return counts
 
 
 def _row_statuses(task: Any, row: Mapping[str, Any], name: str, finish: FinishReason, part: int) -> list[Status | None]:

@@ -20,6 +20,7 @@ from dare_bench.errors import unknown
 from dare_bench.harness.common.answering import Failures, answered, failure_rows, harness_errors
 from dare_bench.harness.common.by_name import by_name
 from dare_bench.harness.common.code_eval import CodeRunner, code_eval_replaced
+from dare_bench.harness.common.extraction_status import tally
 from dare_bench.harness.common.hashing import documents_hash
 from dare_bench.harness.common.local_data import LocalData
 from dare_bench.harness.common.repeats import RepeatResult, combine, equal_repeats
@@ -28,16 +29,19 @@ from dare_bench.harness.common.scoring_process import check_scoring, score, unpr
 from dare_bench.harness.lm_eval.code_scoring import CodeScoring, code_mark
 from dare_bench.harness.lm_eval.code_tasks import check_punkt, evaluating_tasks, refuse_unknown_code, sandboxed_tasks
 from dare_bench.harness.lm_eval.documents import TaskDocuments, without_tasks
-from dare_bench.harness.lm_eval.extraction import annotate, tally, unread
-from dare_bench.harness.lm_eval.quiet_lm_eval import quiet, without_environment
-from dare_bench.harness.lm_eval.scorers import is_mathematical
-from dare_bench.harness.lm_eval.scoring_limits import limited
+from dare_bench.harness.lm_eval.extraction import annotate, unread
+from dare_bench.harness.lm_eval.scoring_limits import is_mathematical, limited
 from dare_bench.harness.lm_eval.task_index import TaskIndex
 from dare_bench.protocols import Answer, HarnessResult, LoadedModel, TaskSource
 from dare_bench.types import Request, Sample
 
 if TYPE_CHECKING:
     from dare_bench.harness.lm_eval.lm import AnsweringLM
+import functools
+import logging
+from collections.abc import Iterator
+
+from dare_bench.harness.common.quiet import is_verbose, replaced, silenced
 
 BOOTSTRAP = 1000
 """Draws for the standard errors that lm-eval bootstraps (those of means are in closed form). lm-eval's 100,000 take
@@ -126,7 +130,7 @@ class LmEvalSource(TaskSource):
 
     def metrics(self) -> dict[str, bool | None] | None:
         """The scores of tasks by the filters that each has, and whether greater ones are better; None if a group has
-        scores of its own."""
+        other scores."""
         loaded = self._tasks.load(self._names)
         if loaded.get("groups"):
             return None
@@ -158,6 +162,8 @@ class LmEvalSource(TaskSource):
     def _scored(self, samples: Mapping[str, Sample], failures: Failures) -> HarnessResult:
         """The result of all samples, by key of their requests: one scoring pass for each repeat. Runs lm-eval's code on
         answers, so only in the scoring process."""
+        from dare_bench.harness.lm_eval.lm import AnsweringLM
+
         self._runner.look_up_only()
         scored = {task: documents.to_score(failures) for task, documents in self._documents.items()}
         by_place = {place(request): samples[request.key] for request in self.requests()}
@@ -168,7 +174,7 @@ class LmEvalSource(TaskSource):
         groups = without_tasks(self._tasks.load(self._names), _unscored(scored)).get("groups", {})
         results, rows = combine(parts, lambda table: {name: g.aggregate(table) for name, g in groups.items()})
         results = _plain_json(results)
-        results["config"] |= self._config()
+        results["chat_template"] = AnsweringLM(self.model).chat_template(self.spec.apply_chat_template)
         with quiet(self.notes):
             fingerprints = {  # over all requested documents: one without an answer does not make it another task
                 task: f"{self._tasks.definitions[task]}:{documents_hash(documents.rows())}"
@@ -179,19 +185,18 @@ class LmEvalSource(TaskSource):
         notes += [f"task {t!r} has no score: none of its documents was answered" for t, d in scored.items() if d == []]
         notes += unread(self._tasks.load(self._names)["tasks"], rows)
         return HarnessResult(
-            results=results | self._prompt_settings(),
+            results=results,
             samples=rows,
             fingerprints=fingerprints,
             notes=list(dict.fromkeys(notes)),
             failures=failure_rows(failures),
             extraction=tally(rows),
-            execution=self._code.execution(rows),
+            execution=self._runner.execution(rows, self._code_tasks),
             data={name: text for name, documents in self._documents.items() if (text := documents.origin)},
         )
 
     def _collect(self) -> None:
-        from dare_bench.harness.lm_eval.building import build_requests
-        from dare_bench.harness.lm_eval.lm import AnsweringLM
+        from dare_bench.harness.lm_eval.lm import AnsweringLM, build_requests
         from dare_bench.harness.lm_eval.task_manager import LocalTaskManager
 
         with quiet(self.notes), by_name():
@@ -265,26 +270,6 @@ class LmEvalSource(TaskSource):
                 **dict(zip(SEED_NAMES, spec.seeds, strict=True)),
             )
 
-    def _config(self) -> dict[str, Any]:
-        """The model and its settings, in ``results["config"]``."""
-        spec, adapter = self.spec, {"peft": self.spec.adapter} if self.spec.adapter else {}
-        return {
-            "model": "dare",
-            "model_args": {"pretrained": spec.model, **adapter, **spec.model_args},
-            "device": self.model.spec.device,
-            "batch_size": spec.max_rows or "auto",
-            "limit": spec.limit,
-        }
-
-    def _prompt_settings(self) -> dict[str, Any]:
-        from dare_bench.harness.lm_eval.lm import AnsweringLM
-
-        return {
-            "system_instruction": self.spec.system_instruction,
-            "fewshot_as_multiturn": self.spec.fewshot_as_multiturn,
-            "chat_template": AnsweringLM(self.model).chat_template(self.spec.apply_chat_template),
-        }
-
 
 def _unscored(documents: ScoredDocuments) -> list[str]:
     """The tasks of which no document is scored."""
@@ -297,3 +282,45 @@ def _plain_json(value: Any) -> Any:
 
     text = json.dumps(value, default=handle_non_serializable, ensure_ascii=False)
     return json.loads(_ADDRESS.sub("", text))
+
+
+# These only repeat the user's settings, or what we note ourselves.
+_IGNORED = (
+    "generation_kwargs:",
+    "Overwriting default num_fewshot",
+    "num_fewshot has been set to 0",
+    "No `generation_kwargs` specified",
+    "is defined, but ",
+    "Custom kwargs can be passed",
+)
+
+
+@contextlib.contextmanager
+def without_environment() -> Iterator[None]:
+    """Inside, lm-eval does not describe the machine and the folder, for which it starts a dozen programs in the current
+    folder (``python -m pip``, ``git``); our results have another description."""
+    from lm_eval import evaluator
+
+    def leave_out(results: dict[str, Any]) -> None:
+        del results["git_hash"]
+
+    with replaced(evaluator, get_git_commit_hash=lambda: None, add_env_info=leave_out):
+        yield
+
+
+@contextlib.contextmanager
+def quiet(notes: list[str]) -> Iterator[None]:
+    """Inside, lm-eval's warnings go to ``notes`` (each once, the first dozen), and it draws no progress bars.
+
+    With the logger ``dare_bench`` at DEBUG it logs as usual.
+    """
+    if is_verbose():
+        yield
+        return
+    import lm_eval.api.task as task_module
+
+    with (
+        silenced(logging.getLogger("lm_eval"), "lm-eval", notes, _IGNORED),
+        replaced(task_module, tqdm=functools.partial(task_module.tqdm, disable=True)),
+    ):
+        yield

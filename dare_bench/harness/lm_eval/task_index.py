@@ -19,8 +19,8 @@ from typing import Any
 
 from dare_bench.cache import cache_dir, write_cache
 from dare_bench.errors import DataError, unknown
+from dare_bench.harness.common.answering import included_folder, package_folder
 from dare_bench.harness.common.requests import ROLLING, undefined
-from dare_bench.harness.common.task_folders import included_folder, package_folder
 from dare_bench.harness.lm_eval.yaml_scan import Scanner, scan, value_of
 from dare_bench.reading import existing, read_json
 from dare_bench.registry import registry

@@ -1,13 +1,18 @@
 """lm-eval's task manager over our index: lm-eval's rules for groups, tags, includes and overrides, without its scan.
 
 Data sets are redirected while a task is built, and the task's settings are restored afterwards, so that results and
-fingerprints name the data set, never a path.
+fingerprints name the data set, never a path. A task's fingerprint says what makes two evaluations the same task:
+prompts, targets, filters and scorer, never the place of data.
 """
 
 from __future__ import annotations
 
+import functools
+import inspect
+import json
+import re
 from collections import ChainMap
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from lm_eval.api.task import Task
@@ -17,10 +22,10 @@ from lm_eval.tasks._index import Entry, Kind
 
 from dare_bench.errors import DareError, DataError
 from dare_bench.harness.common.answering import error_line, harness_errors
+from dare_bench.harness.common.hashing import described, file_hash, short_hash
 from dare_bench.harness.common.local_data import ENVIRONMENT, LocalData
-from dare_bench.harness.lm_eval.task_definition import definition
+from dare_bench.harness.lm_eval.lm import sandbox_templates
 from dare_bench.harness.lm_eval.task_index import TaskIndex
-from dare_bench.harness.lm_eval.templates import sandbox_templates
 from dare_bench.hub import why_offline
 
 sandbox_templates()
@@ -161,3 +166,50 @@ def _is_gated(error: BaseException, dataset: str) -> bool:
             return True
         cause = cause.__cause__ or cause.__context__
     return False
+
+
+# Data sources and mere names; the data itself is covered by the hash of the documents.
+_LEFT_OUT = re.compile(r"^(dataset_\w+|custom_dataset|\w+_split|split|task_alias|tag|metadata|num_fewshot)$")
+
+
+def definition(task: Any, extra: Iterable[str] = ()) -> str:
+    """Hash of a task's definition: its templates, metrics, filters, and the source of the code they call.
+
+    Args:
+        extra: anything else that decides scores (our replacement of a metric).
+    """
+    metadata = task.config.metadata
+    version = metadata.get("version") if isinstance(metadata, Mapping) else None
+    parts = [_mapping(vars(task.config)), str(version), _code(type(task)), sorted(extra)]
+    return short_hash(json.dumps(parts, sort_keys=True))
+
+
+def _described(value: Any) -> Any:
+    return described(value, _mapping, _object)
+
+
+def _mapping(value: Mapping[Any, Any]) -> dict[str, Any]:
+    return {str(key): _described(item) for key, item in value.items() if not _LEFT_OUT.match(str(key))}
+
+
+def _object(value: Any) -> Any:
+    if isinstance(value, functools.partial):
+        return ["partial", _described(value.func), _described(value.args), _described(value.keywords)]
+    if callable(value):
+        return _code(value)
+    return [type(value).__name__, _mapping(vars(value))] if hasattr(value, "__dict__") else None
+
+
+def _code(value: Any) -> Any:
+    """A function or class by the text of its file, which includes the helpers that it calls. Functions of
+    lm-eval and Python are only named; their versions are recorded with the run."""
+    name = getattr(value, "__qualname__", type(value).__name__)
+    module = getattr(value, "__module__", "") or ""
+    full_name = name if "/" in module else f"{module}.{name}"  # lm-eval names modules of other folders by their path
+    if module.startswith("lm_eval.") and not module.startswith("lm_eval.tasks."):
+        return full_name
+    try:
+        source = inspect.getsourcefile(value)
+        return [name, file_hash(source)] if source else full_name
+    except (TypeError, OSError):
+        return full_name

@@ -3,8 +3,8 @@
 lm-eval's index parses every YAML file: on two busy cores 29 seconds for its 14,683 names, and 4 to import it, which
 folders of the user's tasks would pay at each start. This takes 3 (0.2 from the cache). Names and data sets need only
 eight top-level keys, so it finds those keys by pattern and ignores the rest. The rules are those of
-``lm_eval.tasks._index``: files in order of their paths, the first of two equal names wins inside one folder, keys
-are inherited through ``include``, and a file that defines neither a task nor a group is a template.
+``lm_eval.tasks._index``. Files are read in order of their paths, and the first of two equal names wins inside one
+folder. Keys are inherited through ``include``. A file that defines neither a task nor a group is a template.
 """
 
 from __future__ import annotations

@@ -10,21 +10,22 @@ it lacks).
 
 from __future__ import annotations
 
+import contextlib
 import fnmatch
 import os
 import re
+import warnings
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from functools import cache, cached_property
 from pathlib import Path
 from typing import Any
 
 from dare_bench.errors import DataError, UnknownNameError, UsageError, suggestion, unknown
-from dare_bench.harness.common.answering import error_line
-from dare_bench.harness.common.task_folders import included_folder, package_folder
-from dare_bench.harness.opencompass.quiet_opencompass import quiet
+from dare_bench.harness.common.answering import error_line, included_folder, package_folder
+from dare_bench.harness.common.quiet import is_verbose, silenced
 from dare_bench.reading import existing, read_source
 
 KIND = "OpenCompass config"
@@ -42,22 +43,15 @@ _DEFINES = re.compile(
 @dataclass(frozen=True, slots=True)
 class Config:
     """A config file. ``name`` is what ``--tasks`` takes: its stem, or ``folder/stem`` where two files share the stem;
-    ``origin`` is ``opencompass``, ``dare-bench`` or the folder that the user gave."""
-
-    name: str
-    path: Path
-    origin: str
-    folder: str
-    """Relative to its root; ``.`` is the root itself."""
-
-
-@dataclass(frozen=True, slots=True)
-class RequestedConfig:
-    """A config that a user requested. ``only``: a glob over the ``abbr`` of its data sets, None for all."""
+    ``only``: a glob over the ``abbr`` of its data sets, None for all; ``origin`` is ``opencompass``, ``dare-bench`` or
+    the folder that the user gave."""
 
     name: str
     path: Path
     only: str | None = None
+    origin: str = field(default=OPENCOMPASS, compare=False)
+    folder: str = field(default=".", compare=False)
+    """Relative to its root; ``.`` is the root itself."""
 
     @property
     def word(self) -> str:
@@ -120,11 +114,11 @@ class ConfigCatalog:
                 if path.stem not in taken:
                     folder = path.parent.relative_to(root).as_posix()
                     name = path.stem if count[path.stem] == 1 else f"{folder}/{path.stem}"
-                    entries[name] = Config(name, path, origin, folder)
+                    entries[name] = Config(name, path, None, origin, folder)
             taken.update(count)
         return entries
 
-    def match(self, patterns: Iterable[str]) -> list[RequestedConfig]:
+    def match(self, patterns: Iterable[str]) -> list[Config]:
         """Configs for the user's patterns, in the order given, without repeats: a name, ``folder/name``, a glob over
         names, the path of a config file; each may end in ``:GLOB``, which selects data sets by their ``abbr``.
 
@@ -132,10 +126,10 @@ class ConfigCatalog:
             UnknownNameError: no such config (the three closest are listed), or several of that name (with their paths).
             UsageError: a path that does not exist.
         """
-        requested: list[RequestedConfig] = []
+        requested: list[Config] = []
         for pattern in patterns:
             name, _, only = pattern.partition(":")
-            requested += [RequestedConfig(config.name, config.path, only or None) for config in self._configs(name)]
+            requested += [replace(config, only=only or None) for config in self._configs(name)]
         return list(dict.fromkeys(requested))
 
     def is_path(self, word: str) -> bool:
@@ -150,7 +144,7 @@ class ConfigCatalog:
             path = existing(name)
             if path is None or not path.is_file():
                 raise UsageError(f"--tasks {name}: no such config file; give its path, or a config's name")
-            return [Config(path.stem, path.resolve(), str(path.parent), ".")]
+            return [Config(path.stem, path.resolve(), None, str(path.parent))]
         if set("*?[") & set(name):
             if matches := sorted(fnmatch.filter(self.entries, name)):
                 return [self.entries[key] for key in matches]
@@ -168,7 +162,7 @@ class ConfigCatalog:
                 return same
         raise unknown(KIND, name, self.entries)
 
-    def load(self, config: RequestedConfig) -> list[dict[str, Any]]:
+    def load(self, config: Config) -> list[dict[str, Any]]:
         """The data-set configurations of ``config``, as OpenCompass's ``build_dataset_from_cfg`` takes them.
 
         A data set that the file lists under two keys is taken once.
@@ -196,7 +190,7 @@ def config_files(folder: Path) -> list[Path]:
     return [*(_scan(folder) if is_opencompass else ()), *_scan(_OUR_FOLDER)]
 
 
-def load_file(config: RequestedConfig) -> dict[str, dict[str, Any]]:
+def load_file(config: Config) -> dict[str, dict[str, Any]]:
     """{abbr: data-set configuration} of one file, whatever its ``only``.
 
     Raises:
@@ -236,3 +230,21 @@ def _import_all(value: Any) -> None:
     if isinstance(value, (dict, list, tuple)):
         for item in value.values() if isinstance(value, dict) else value:
             _import_all(item)
+
+
+@contextlib.contextmanager
+def quiet(notes: list[str] | None = None) -> Iterator[None]:
+    """Inside, OpenCompass's log shows nothing: its warnings go to ``notes`` if given, each once, the first dozen.
+
+    Python's warnings are ignored too, because importing OpenCompass causes dozens of them. With the logger
+    ``dare_bench`` at DEBUG it logs as usual.
+    """
+    if is_verbose():
+        yield
+        return
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        from opencompass.utils.logging import get_logger
+
+        with silenced(get_logger(), "OpenCompass", notes):
+            yield

@@ -27,7 +27,7 @@ from dare_bench.errors import DareError, DataError
 from dare_bench.harness.common.answering import error_line
 from dare_bench.harness.common.by_name import by_name, origin
 from dare_bench.harness.common.local_data import ENVIRONMENT, MANIFEST
-from dare_bench.harness.common.replaced import replaced
+from dare_bench.harness.common.quiet import replaced
 from dare_bench.harness.opencompass.manifest_rows import ManifestRows
 from dare_bench.harness.opencompass.shapes import LOCAL_FORMATS, remarks, write
 

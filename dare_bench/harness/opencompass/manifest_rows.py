@@ -50,10 +50,6 @@ class ManifestRows(LocalData):
                     path = self._path(relative)
                     yield relative, entry.sha256.get(relative) or (sha256(path) if path.is_file() else "")
 
-    def has(self, *ids: str) -> bool:
-        """Does the manifest list one of these data sets?"""
-        return self._find(ids) is not None
-
     def configs(self, *ids: str) -> tuple[str, ...]:
         """The configs of the first of ``ids`` that the manifest lists; empty for none."""
         match = self._find(ids)

@@ -1,7 +1,7 @@
 """HumanEval, MBPP and their plus versions: OpenCompass reads the answer, our sandbox runs it.
 
-OpenCompass executes answers in its own processes and lets evalplus download tests. Here only its extraction of the code
-from an answer is used; programs and tests are assembled from the rows of the data set.
+OpenCompass executes answers in unprotected processes and lets evalplus download tests. Here only its extraction of the
+code from an answer is used; programs and tests are assembled from the rows of the data set.
 """
 
 from __future__ import annotations
@@ -15,8 +15,7 @@ from typing import Any, NamedTuple
 from dare_bench.errors import DataError
 from dare_bench.harness.common.answering import error_line
 from dare_bench.harness.common.by_name import by_name
-from dare_bench.harness.common.code_eval import HEAVY_TIMEOUT, TIMEOUT
-from dare_bench.harness.common.code_tests import with_setup
+from dare_bench.harness.common.code_eval import HEAVY_TIMEOUT, TIMEOUT, with_setup
 from dare_bench.harness.opencompass import mbpp_assertion
 from dare_bench.harness.opencompass.components import evaluator_name, resolve
 from dare_bench.harness.opencompass.manifest_rows import ManifestRows

@@ -120,7 +120,7 @@ class Prompter:
 
 
 def chat_messages(parsed: Any, system: str | None) -> list[dict[str, str]]:
-    """The messages behind an optional system message, from the output of OpenCompass's chat parser: in its own terms or
+    """The messages behind an optional system message, from the output of OpenCompass's chat parser: in its terms or
     in OpenAI's."""
     from opencompass.models.huggingface_above_v4_33 import _convert_chat_messages
 

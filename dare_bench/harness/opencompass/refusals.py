@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from dare_bench.errors import DareError
-from dare_bench.harness.opencompass.catalog import RequestedConfig, config_files, load_file
+from dare_bench.harness.opencompass.catalog import Config, config_files, load_file
 from dare_bench.harness.opencompass.components import class_names, resolve, short_name, types_in
 from dare_bench.harness.opencompass.programs import runs_code
 from dare_bench.program import installed
@@ -144,7 +144,7 @@ def alternative(config: Mapping[str, Any], file: Path) -> str | None:
     by_name = sorted(config_files(file.parent), key=lambda path: (path.stem.startswith("deprecated"), len(path.stem)))
     for path in by_name:
         try:
-            candidates = load_file(RequestedConfig(path.stem, path)).values()
+            candidates = load_file(Config(path.stem, path)).values()
         except DareError:
             continue
         for candidate in candidates:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -13,11 +14,10 @@ from dare_bench.harness.common.code_eval import CodeRunner
 from dare_bench.harness.common.scoring_process import ITEM_SECONDS
 from dare_bench.harness.common.worker_process import ItemError, ItemTimeout, WorkerProcess
 from dare_bench.harness.opencompass.dataset import DataSet
-from dare_bench.harness.opencompass.details import by_document
 from dare_bench.harness.opencompass.evaluation import DataSetEvaluator
 from dare_bench.harness.opencompass.manifest_rows import ManifestRows
 from dare_bench.harness.opencompass.programs import CodeSet, TestProgram, runs_code
-from dare_bench.opencompass_numbers import as_share, mean, numbers, unclear
+from dare_bench.opencompass_numbers import as_share, detail_rows, has_mean, in_unit_of, mean, numbers, unclear, verdicts
 from dare_bench.types import Likelihood
 
 Answer = str | Sequence[Likelihood]
@@ -218,3 +218,48 @@ class Scorer:
 def perplexities(answers: Sequence[Likelihood]) -> list[float]:
     """OpenCompass's number for each label's text: the mean negative log-likelihood of a token, in nats."""
     return [-answer.value / max(1, answer.target_tokens) for answer in answers]
+
+
+_BUDGET = 120.0
+"""Maximum seconds to score documents one by one; afterwards the score has no interval."""
+
+Single = Callable[[int], Mapping[str, Any]]
+"""The evaluator's result for the one document at this position."""
+
+
+def by_document(result: Mapping[str, Any], count: int, single: Single | None) -> dict[str, list[float]]:
+    """{metric: value of each document, in the unit of the total} for the metrics where that is known.
+
+    The first score's values are the evaluator's verdicts, if it has them; all others come from scoring the
+    documents one by one.
+    """
+    totals = numbers(result)
+    by_metric: dict[str, list[float]] = {}
+    of_evaluator = verdicts(detail_rows(result), count)
+    first = next(iter(totals), None)
+    if of_evaluator is not None and first is not None:
+        scaled = in_unit_of(totals[first], of_evaluator)
+        if scaled is not None:
+            by_metric[first] = scaled
+    if single is None or all(name in by_metric for name in totals):
+        return by_metric
+    rows = _one_by_one(single, count)
+    for name, total in totals.items():
+        values = [row[name] for row in rows if name in row]
+        if name not in by_metric and len(values) == count and has_mean(values, total):
+            by_metric[name] = values
+    return by_metric
+
+
+def _one_by_one(single: Single, count: int) -> list[dict[str, float]]:
+    """Results of single documents; incomplete, and so not used, if it takes too long or one cannot be scored."""
+    rows: list[dict[str, float]] = []
+    end = time.monotonic() + _BUDGET
+    for position in range(count):
+        try:
+            rows.append(numbers(single(position)))
+        except Exception:  # an evaluator that needs more than one document
+            break
+        if time.monotonic() > end:
+            break
+    return rows

@@ -8,9 +8,9 @@ from typing import Any
 
 from dare_bench.config import RunSpec
 from dare_bench.errors import DataError, UsageError
-from dare_bench.harness.common import punkt
 from dare_bench.harness.common.requests import refuse_likelihoods
-from dare_bench.harness.opencompass.catalog import ConfigCatalog, RequestedConfig
+from dare_bench.harness.common.scoring_process import check_sentence_model
+from dare_bench.harness.opencompass.catalog import Config, ConfigCatalog
 from dare_bench.harness.opencompass.components import evaluator_name
 from dare_bench.harness.opencompass.layout import Layout
 from dare_bench.harness.opencompass.prompts import kind_of
@@ -40,10 +40,10 @@ def check_flags(spec: RunSpec) -> None:
         )
 
 
-def configs_of(spec: RunSpec) -> dict[str, tuple[RequestedConfig, dict[str, Any]]]:
+def configs_of(spec: RunSpec) -> dict[str, tuple[Config, dict[str, Any]]]:
     """By task: its config, and its configuration. Refuses data sets that cannot be run here."""
     catalog = ConfigCatalog(spec.include_path)
-    configs: dict[str, tuple[RequestedConfig, dict[str, Any]]] = {}
+    configs: dict[str, tuple[Config, dict[str, Any]]] = {}
     for config in catalog.match(spec.tasks):
         for cfg in catalog.load(config):
             name = str(cfg["abbr"])
@@ -56,7 +56,7 @@ def configs_of(spec: RunSpec) -> dict[str, tuple[RequestedConfig, dict[str, Any]
             if kind_of(cfg) == "ppl":
                 refuse_likelihoods(spec.engine, [name])
             if evaluator_name(cfg) in _SENTENCES:
-                punkt.check(f"config {config.name}")
+                check_sentence_model(f"config {config.name}")
             if spec.apply_chat_template and kind_of(cfg) == "ppl":
                 raise UsageError(
                     f"config {config.name} compares whole texts (PPL), which OpenCompass does in plain text only:"
@@ -66,10 +66,10 @@ def configs_of(spec: RunSpec) -> dict[str, tuple[RequestedConfig, dict[str, Any]
     return configs
 
 
-def groups_of(configs: Mapping[str, tuple[RequestedConfig, Mapping[str, Any]]]) -> dict[str, list[str]]:
+def groups_of(configs: Mapping[str, tuple[Config, Mapping[str, Any]]]) -> dict[str, list[str]]:
     """The data sets of each config that has several in this run, under ``CONFIG``, ``CONFIG:ABBR`` or, if several words
     name parts of one config, ``CONFIG:ABBR+ABBR``."""
-    words: dict[Path, dict[RequestedConfig, list[str]]] = {}
+    words: dict[Path, dict[Config, list[str]]] = {}
     for name, (config, _) in configs.items():
         words.setdefault(config.path, {}).setdefault(config, []).append(name)
     groups: dict[str, list[str]] = {}
@@ -80,7 +80,7 @@ def groups_of(configs: Mapping[str, tuple[RequestedConfig, Mapping[str, Any]]]) 
     return {group: names for group, names in groups.items() if len(names) > 1}
 
 
-def check_data(spec: RunSpec, configs: Mapping[str, tuple[RequestedConfig, Mapping[str, Any]]], layout: Layout) -> None:
+def check_data(spec: RunSpec, configs: Mapping[str, tuple[Config, Mapping[str, Any]]], layout: Layout) -> None:
     """Refuse data sets without any file, before a model is opened. Nothing is built, so a file that only the data set's
     loader knows is not checked.
 

@@ -214,7 +214,8 @@ def write(name: str, bench: ManifestRows, out: Path) -> None:
 
 def remarks(local: str, bench: ManifestRows) -> list[str]:
     """Notes for readers of the scores on the data behind a path such as ``data/aime.jsonl``."""
-    if local == "data/aime.jsonl" and bench.has(*AIME_2024) and bench.rows(AIME_2024, "opencompass") is None:
+    splits = ("train", "opencompass") if local == "data/aime.jsonl" else ()
+    if [bench.rows(AIME_2024, split) is not None for split in splits] == [True, False]:
         return ["AIME 2024 has the wording of its hub data set, which differs a little from OpenCompass's file"]
     if local == "data/hellaswag" and bench.rows(HELLASWAG, "opencompass_shots25") is not None:
         return ["HellaSwag's shots are the manifest's split opencompass_shots25, which may not be OpenCompass's rows"]

@@ -8,29 +8,32 @@ from __future__ import annotations
 
 import contextlib
 import importlib.metadata
+import inspect
 import io
+import json
 import logging
 import random
+import re
 from collections.abc import Iterator, Mapping
 from functools import partial
+from typing import Any
 
 from dare_bench.config import RunSpec
 from dare_bench.errors import unknown
 from dare_bench.harness.common.answering import Failures, answered, failure_rows
 from dare_bench.harness.common.code_eval import CodeRunner
-from dare_bench.harness.common.hashing import documents_hash
+from dare_bench.harness.common.extraction_status import tally
+from dare_bench.harness.common.hashing import described, documents_hash, file_hash, short_hash
 from dare_bench.harness.common.repeats import equal_repeats
 from dare_bench.harness.common.requests import RequestBuilder
 from dare_bench.harness.common.scoring_process import check_scoring, score, unprotected, worker
-from dare_bench.harness.opencompass.catalog import ConfigCatalog
-from dare_bench.harness.opencompass.config_definition import definition
+from dare_bench.harness.opencompass.catalog import ConfigCatalog, quiet
+from dare_bench.harness.opencompass.components import resolve
 from dare_bench.harness.opencompass.dataset import DataSet, DataSetQuestion
 from dare_bench.harness.opencompass.layout import lay_out
-from dare_bench.harness.opencompass.programs import runs_code
-from dare_bench.harness.opencompass.quiet_opencompass import quiet
+from dare_bench.harness.opencompass.programs import PROGRAMS_VERSION, runs_code
 from dare_bench.harness.opencompass.refusals import evaluating
-from dare_bench.harness.opencompass.result_rows import prompt_text
-from dare_bench.harness.opencompass.result_tables import AnsweredDocuments, ResultTables
+from dare_bench.harness.opencompass.result_tables import AnsweredDocuments, ResultTables, prompt_text
 from dare_bench.harness.opencompass.scorer import Scorer
 from dare_bench.harness.opencompass.selection import check_data, check_flags, configs_of, groups_of
 from dare_bench.protocols import Answer, HarnessResult, LoadedModel, TaskSource
@@ -160,11 +163,7 @@ class OpenCompassSource(TaskSource):
             for name, repeats in scored.items():
                 tables.add(self._scorers[name], repeats)
             tables.add_groups(groups_of(self._configs))
-            tables.results |= {
-                "opencompass_version": self.version,
-                "system_instruction": self.spec.system_instruction,
-                "chat_template": self._template(),
-            }
+            tables.results |= {"opencompass_version": self.version, "chat_template": self._template()}
             notes = [*self.notes, *self._layout.notes, *self._builder.notes, *tables.notes, *unprotected()]
             return HarnessResult(
                 results=tables.results,
@@ -172,8 +171,8 @@ class OpenCompassSource(TaskSource):
                 fingerprints={name: self._fingerprint(scorer) for name, scorer in self._scorers.items()},
                 notes=list(dict.fromkeys(notes)),
                 failures=failure_rows(failures),
-                extraction=tables.extraction,
-                execution=self._runner.facts(tables.statuses) if tables.statuses else None,
+                extraction=tally(tables.samples),
+                execution=self._runner.execution(tables.samples, [n for n, s in self._scorers.items() if s.runs_code]),
                 data=dict(self._layout.origins),
             )
 
@@ -216,3 +215,53 @@ def _text(question: DataSetQuestion) -> str:
     """A question's text, for the fingerprint; an answer's settings are not part of the task."""
     args = question.args[:1] if question.request_type == "generate_until" else question.args
     return "\x1f".join(map(prompt_text, args))
+
+
+# Data sources, mere names and counts, and the settings of OpenCompass's models. The hash of the documents covers
+# the data.
+_LEFT_OUT = frozenset(
+    {"path", "abbr", "n", "k", "num_repeats", "batch_size", "max_seq_len", "test_range", "local_mode", "type"}
+)
+# Only named: templates' texts and retrievers' numbers are in the configuration, and none of its inferencers runs here.
+_NAMED = re.compile(r"^opencompass\.openicl\.icl_(prompt_template|raw_prompt_template|retriever|inferencer)\b")
+_REGISTRIES = (
+    *("ICL_PROMPT_TEMPLATES", "ICL_RETRIEVERS", "ICL_INFERENCERS", "ICL_EVALUATORS"),
+    *("TEXT_POSTPROCESSORS", "LOAD_DATASET"),
+)
+
+
+def definition(cfg: Mapping[str, Any]) -> str:
+    """Hash of a data set's definition: its configuration, and the source of every class and function it names."""
+    settings = {name: value for name, value in cfg.items() if name not in _LEFT_OUT}
+    parts = [_described(settings), _component(cfg.get("type"))]
+    if runs_code(cfg):
+        parts.append(PROGRAMS_VERSION)
+    return short_hash(json.dumps(parts, sort_keys=True))
+
+
+def _described(value: Any) -> Any:
+    return described(value, _mapping, lambda value: _code(value) if callable(value) else None)
+
+
+def _mapping(value: Mapping[Any, Any]) -> dict[str, Any]:
+    return {str(key): _component(item) if key == "type" else _described(item) for key, item in value.items()}
+
+
+def _component(value: Any) -> Any:
+    """The value of a ``type``."""
+    return (
+        _code(resolve(value, *_REGISTRIES) or value) if isinstance(value, str) or callable(value) else _described(value)
+    )
+
+
+def _code(value: Any) -> Any:
+    """A function or class by its name and the text of its file, which includes the helpers that it calls."""
+    name = getattr(value, "__qualname__", str(value))
+    module = str(getattr(value, "__module__", "") or "")
+    if isinstance(value, str) or _NAMED.match(module):
+        return f"{module}.{name}" if module else name
+    try:
+        source = inspect.getsourcefile(value)
+    except TypeError:
+        source = None
+    return [name, file_hash(source)] if source else f"{module}.{name}"

@@ -12,8 +12,7 @@ from pydantic import Field
 
 from dare_bench import sandbox
 from dare_bench.errors import DataError, UsageError
-from dare_bench.harness.common.code_eval import TIMEOUT, CodeRunner
-from dare_bench.harness.common.code_tests import with_setup
+from dare_bench.harness.common.code_eval import TIMEOUT, CodeRunner, with_setup
 from dare_bench.reading import parse_json
 from dare_bench.reward_parts import MAX_TEXT, PartialCredit, question, read_options
 from dare_bench.types import Reward, RewardPrompt

@@ -24,8 +24,8 @@ from dare_bench.engine.recorded_answers import RecordedModel
 from dare_bench.errors import DareError, DataError, PromptError
 from dare_bench.harness.common.scoring_process import worker
 from dare_bench.harness.common.worker_process import ItemError
+from dare_bench.harness.lm_eval.lm import sandbox_templates
 from dare_bench.harness.lm_eval.source import LmEvalSource
-from dare_bench.harness.lm_eval.templates import sandbox_templates
 from dare_bench.loading import locate
 from dare_bench.model_adapters.dream import family as dream
 from dare_bench.model_adapters.encoding import open_tokenizer, render_chat
@@ -63,7 +63,7 @@ def test_a_task_s_template_reaches_no_python(tmp_path: Path, template: str, monk
 )
 def test_whoever_asks_lm_eval_for_prompts_renders_in_the_sandbox(tmp_path: Path, module: str) -> None:
     script = tmp_path / "script.py"
-    lines = ["import sys", "assert 'dare_bench.harness.lm_eval.templates' not in sys.modules", f"import {module}"]
+    lines = ["import sys", "assert 'dare_bench.harness.lm_eval.lm' not in sys.modules", f"import {module}"]
     lines += ["from lm_eval.utils import apply_template", f"apply_template({ESCAPES[2]!r}, {{}})"]
     script.write_text("\n".join(lines))
     done = command.run(script=script)

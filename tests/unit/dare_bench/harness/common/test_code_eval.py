@@ -85,8 +85,12 @@ def test_the_originals_own_example(runner: CodeRunner) -> None:
         ]
     }
     assert pairs == [(TIMES, TEST), (ADD, TEST)]
-    facts = runner.facts(["passed", "failed", "passed"])
-    assert facts["statuses"] == {"failed": 1, "passed": 2} and facts["timeout"] == code_eval.TIMEOUT
+    rows = [{"filter": "none", "_answers": [{"verdict": {"status": s}}, {}]} for s in ("passed", "failed", "passed")]
+    assert runner.execution({"other": rows}, ["code"]) is None
+    facts = runner.execution({"code": [*rows, {**rows[0], "filter": "second"}]}, ["code"])
+    assert (
+        facts is not None and facts["statuses"] == {"failed": 1, "passed": 2} and facts["timeout"] == code_eval.TIMEOUT
+    )
     assert facts["level"] in ("bubblewrap", "namespaces") and facts["unsafe"] is False
 
 
@@ -106,7 +110,9 @@ def test_a_call_that_only_asks_runs_nothing(paper: type[Paper]) -> None:
 def test_a_forked_runner_gives_known_verdicts_alone(paper: type[Paper]) -> None:
     runner = CodeRunner()
     known = runner.verdict(ADD, TEST, 90.0)
-    assert paper.made[0].timeout == 90.0 and runner.facts([])["timeout"] == 90.0
+    assert paper.made[0].timeout == 90.0
+    facts = runner.execution({"code": [{"filter": "none", "_answers": [{"verdict": {"status": "passed"}}]}]}, ["code"])
+    assert facts is not None and facts["timeout"] == 90.0
     runner.look_up_only()
     assert runner.verdict(ADD, TEST, 90.0) == known
     with pytest.raises(DareError, match="had not submitted"):

@@ -10,9 +10,9 @@ from typing import Any
 import pytest
 from require import need_package
 
-from dare_bench.harness.common.extraction_status import NOTHING, count, is_nothing, status_of
-from dare_bench.harness.lm_eval.extraction import annotate, of_lm_eval, tally, unread
-from dare_bench.harness.opencompass.extraction_rules import REPORTING, of_opencompass
+from dare_bench.harness.common.extraction_status import NOTHING, is_nothing, status_of, tally
+from dare_bench.harness.lm_eval.extraction import annotate, of_lm_eval, unread
+from dare_bench.harness.opencompass.result_tables import REPORTING, of_opencompass
 from dare_bench.runs.scores import extraction_rate as rate
 
 GSM8K = (
@@ -189,9 +189,10 @@ def test_what_reads_no_answer_has_no_status() -> None:
 
 
 def test_counts_and_rate() -> None:
-    statuses = ["matched", "matched", "ambiguous", "no_match", None]
-    assert count(statuses) == {"matched": 2, "ambiguous": 1, "no_match": 1}
-    assert rate(count(statuses)) == 0.75
+    answers = [{"extraction": status} for status in ("matched", "matched", "ambiguous", "no_match")]
+    counts = tally({"gsm8k": [{"filter": "none", "_answers": [*answers, {}]}]})["gsm8k"]["none"]
+    assert counts == {"matched": 2, "ambiguous": 1, "no_match": 1}
+    assert rate(counts) == 0.75
     assert rate({"truncated": 4}) == 0.0
     assert rate({}) is None
 

@@ -14,8 +14,7 @@ from require import need_package
 
 from dare_bench.errors import DataError
 from dare_bench.harness.common.worker_process import ItemTimeout, WorkerProcess
-from dare_bench.harness.lm_eval.scorers import FORMULA_SCORERS, PHRASE_SCORERS, is_mathematical
-from dare_bench.harness.lm_eval.scoring_limits import limited
+from dare_bench.harness.lm_eval.scoring_limits import FORMULA_SCORERS, PHRASE_SCORERS, is_mathematical, limited
 from dare_bench.harness.opencompass.evaluation import FORMULA_EVALUATORS
 
 math_verify = need_package("math_verify")

@@ -16,8 +16,7 @@ from toy_tasks import answer_with, write_tasks
 from dare_bench import sandbox
 from dare_bench.config import run_spec
 from dare_bench.errors import UsageError
-from dare_bench.harness.common.code_eval import HEAVY_TIMEOUT, TIMEOUT
-from dare_bench.harness.common.code_tests import built_ins_line
+from dare_bench.harness.common.code_eval import HEAVY_TIMEOUT, TIMEOUT, built_ins_line
 from dare_bench.harness.lm_eval.code_scoring import adapted
 from dare_bench.harness.lm_eval.code_tasks import CodeTaskError
 from dare_bench.harness.lm_eval.source import LmEvalSource

@@ -65,3 +65,4 @@ def test_config_says_what_we_know(results: dict[str, Any]) -> None:
     config = results["config"]
     assert config["model_sha"] == results["dare_bench"]["model"]["content_hash"] != ""
     assert config["batch_size"] == "auto" and config["model"] == "dare"
+    assert config["limit"] == results["dare_bench"]["limit"] and config["device"] == "cpu"

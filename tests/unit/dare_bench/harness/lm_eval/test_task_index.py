@@ -12,7 +12,7 @@ from toy_tasks import write_tasks
 
 from dare_bench.errors import DataError, UnknownNameError, UsageError
 from dare_bench.harness.lm_eval import task_index
-from dare_bench.harness.lm_eval.code_tasks import CodeTaskError, code_tasks, refuse_unknown_code, sandboxed_tasks
+from dare_bench.harness.lm_eval.code_tasks import CodeTaskError, refuse_unknown_code, sandboxed_tasks
 from dare_bench.harness.lm_eval.task_index import TaskIndex, lm_eval_folder
 
 KINDS = {"TASK": "task", "PY_TASK": "python", "GROUP": "group", "TAG": "tag"}
@@ -221,7 +221,7 @@ def test_tasks_that_use_code_eval_run_in_the_sandbox(tmp_path: Path) -> None:
         *("mbpp", "mbpp_plus", "mbpp_instruct", "mbpp_plus_instruct", "humaneval_single_line_infilling"),
     }
     assert found("toy_group", "gsm8k", "bbh", "ifeval", "minerva_math") == []
-    assert not code_tasks(index.leaves(index.match(["dare_*", "hellaswag"])))
+    assert not sandboxed_tasks(index.leaves(index.match(["dare_*", "hellaswag"])))
 
 
 def test_a_marked_task_that_no_file_told_of_is_refused() -> None:

@@ -15,7 +15,7 @@ from typer.testing import CliRunner
 from dare_bench.cli import app
 from dare_bench.errors import DareError, DataError, UnknownNameError, UsageError
 from dare_bench.harness.opencompass.answers import first_stated_number
-from dare_bench.harness.opencompass.catalog import OURS, ConfigCatalog, RequestedConfig, opencompass_folder
+from dare_bench.harness.opencompass.catalog import OURS, Config, ConfigCatalog, opencompass_folder
 from dare_bench.harness.opencompass.refusals import why_not
 
 need_package("opencompass")
@@ -104,7 +104,7 @@ def test_names_globs_and_paths_are_found_in_order_and_once(catalog: ConfigCatalo
         ("mmlu_gen", "*anatomy"),
     ]
     path = opencompass_folder() / "gsm8k" / "gsm8k_gen.py"
-    assert catalog.match([str(path)]) == [RequestedConfig("gsm8k_gen", path)]
+    assert catalog.match([str(path)]) == [Config("gsm8k_gen", path)]
 
 
 def test_an_unknown_name_says_the_three_closest(catalog: ConfigCatalog) -> None:

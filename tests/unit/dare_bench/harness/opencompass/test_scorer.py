@@ -17,8 +17,8 @@ from toy_model import ToyModel
 
 from dare_bench.config import run_spec
 from dare_bench.errors import DataError
-from dare_bench.harness.opencompass.details import by_document
 from dare_bench.harness.opencompass.mbpp_assertion import holds
+from dare_bench.harness.opencompass.scorer import by_document
 from dare_bench.harness.opencompass.source import OpenCompassSource
 from dare_bench.opencompass_numbers import as_share, numbers, unclear
 from dare_bench.protocols import HarnessResult

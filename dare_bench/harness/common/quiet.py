@@ -1,14 +1,27 @@
-"""A harness without its log: its warnings become notes of the run, and its progress bars are off."""
+"""A harness without its log: its warnings become notes of the run, and its progress bars are off. Attributes of other
+packages' modules, replaced temporarily."""
 
 from __future__ import annotations
 
 import contextlib
 import logging
 from collections.abc import Iterator, Sequence
-
-from dare_bench.harness.common.replaced import replaced
+from typing import Any
 
 _MAX_NOTES = 12
+
+
+@contextlib.contextmanager
+def replaced(owner: Any, **values: Any) -> Iterator[None]:
+    """Inside, ``owner`` (a module or an object) has these attributes; they are restored afterwards."""
+    before = {name: getattr(owner, name) for name in values}
+    for name, value in values.items():
+        setattr(owner, name, value)
+    try:
+        yield
+    finally:
+        for name, value in before.items():
+            setattr(owner, name, value)
 
 
 class _NotesHandler(logging.Handler):
@@ -20,7 +33,7 @@ class _NotesHandler(logging.Handler):
         ignored: a warning that contains one of these texts is dropped.
     """
 
-    def __init__(self, harness: str, notes: list[str] | None, ignored: Sequence[str] = ()) -> None:
+    def __init__(self, harness: str, notes: list[str] | None, ignored: Sequence[str]) -> None:
         super().__init__(logging.WARNING)
         self._harness, self._notes, self._ignored, self._left = harness, notes, ignored, _MAX_NOTES
 

@@ -129,13 +129,13 @@ Answer = Callable[[Sequence[Request]], Sequence[Sample]]
 
 @dataclass
 class HarnessResult:
-    """What a harness returns: scores and samples, in the harness's own names and keys; all of it is plain JSON.
+    """What a harness returns: scores and samples, in the harness's names and keys; all of it is plain JSON.
 
-    ``results``: lm-eval's dictionary without ``samples``. ``samples``: per task, lm-eval's logged samples (one per
-    document and filter; ``doc_id`` is the document's index in the whole data set); ``_answers`` in a row lists what is
+    ``results``: lm-eval's dictionary without ``samples``. ``samples``: per task, lm-eval's logged samples, one per
+    document and filter; ``doc_id`` is the document's index in the whole data set. In a row, ``_answers`` lists what is
     known of each of the document's answers (``extraction``, ``extracted``, ``verdict``).
-    ``fingerprints``: per task, ``<definition>:<documents>``, two hashes; the first is that of prompt templates, filters
-    and scorer source and does not depend on which documents were requested, the second that of the rendered prompts
+    ``fingerprints``: per task, ``<definition>:<documents>``, two hashes. The first is that of prompt templates, filters
+    and scorer source, and does not depend on which documents were requested. The second is that of the rendered prompts
     and targets of all requested documents, answered or not.
     ``extraction``: per task and filter, how many answers were ``matched``, ``no_match``, ``ambiguous``, ``truncated``.
     ``execution``: how generated code was run: ``level``, ``unsafe``, ``statuses`` with their counts; None if none was.

@@ -38,16 +38,16 @@ Prompt = str | Sequence[int] | Sequence[Message]
 class Event(NamedTuple):
     """One change of the canvas.
 
-    ``step`` counts the row's forward passes from 0 (or from ``Request.start_forward``); ``position`` counts from the
-    first response token (positions of masks inside the prompt are negative); ``confidence`` is the token's probability
+    ``step`` counts the row's forward passes from 0 (or from ``Request.start_forward``). ``position`` counts from the
+    first response token (positions of masks inside the prompt are negative). ``confidence`` is the token's probability
     as the family's sampler ranks it. In a model that edits, a position can be set several times. A remask has the mask
     id as its token, and the confidence with which the removed token was written.
 
     ``logprob`` is the natural logarithm, in nats and not rounded, of the token's probability in the distribution that
     it was drawn from: at temperature, after top-k and top-p, without suppressed ids. It is 0.0 for a greedy choice
-    (temperature 0 or top_k 1) and for a remask, and None where it was not recorded, or where the sampler put another
+    (temperature 0 or top_k 1) and for a remask. It is None where it was not recorded, or where the sampler put another
     token than the drawn one (LLaDA2.2, whose insertions and deletions also move tokens). Which positions were written
-    is a choice of its own, and not part of it.
+    is another choice, and not part of it.
     """
 
     step: int
@@ -62,8 +62,8 @@ class Event(NamedTuple):
 class Request:
     """One request to a model.
 
-    ``key`` is unique in a run and does not depend on order, batch or resume; ``seed`` is the counter-based key of the
-    sample's randomness (see :mod:`dare_bench.seeds`); ``decoding`` holds the fields given for this request by their
+    ``key`` is unique in a run and does not depend on order, batch or resume. ``seed`` is the counter-based key of the
+    sample's randomness (see :mod:`dare_bench.seeds`). ``decoding`` holds the fields given for this request by their
     users' names, on top of the model's defaults.
 
     A generate request may start from a given ``canvas``: the response so far, at most ``gen_length`` tokens (in whole
@@ -260,7 +260,7 @@ class CheckpointSettings(BaseModel):
 
 
 class OpeningSettings(CheckpointSettings):
-    """The keywords of :func:`dare_bench.load`: also those without a flag of their own. ``mask_id``, ``eos_id`` and
+    """The keywords of :func:`dare_bench.load`: also those without a flag. ``mask_id``, ``eos_id`` and
     ``eot_id`` override what config and tokenizer say, and so does ``pad_id``.
 
     Values are not validated here (``model_construct``): the opener of a family or engine checks them.
@@ -305,7 +305,7 @@ class ModelSpec:
     dtype: str = "float32"
     device: str = "cpu"
     attention_backend: str | None = None
-    """How our own networks compute attention (docs/attention.md); None: another engine or library does."""
+    """How our networks compute attention (docs/attention.md); None: another engine or library does."""
     compiled: bool = False
     """Are steady steps compiled (docs/attention.md)?"""
     parameters: int = 0
@@ -365,15 +365,15 @@ class Capabilities:
     weight_update: bool = False
     """Can :meth:`~dare_bench.protocols.LoadedModel.read_weights` replace the weights of the open model?"""
     messages: bool = False
-    """Does it take text and chat messages without a tokenizer, because a server has its own?"""
+    """Does it take text and chat messages without a tokenizer, because a server has one?"""
 
 
 class Decoding(BaseModel):
-    """The decoding fields that every family has; a family adds its own by its users' names.
+    """The decoding fields that every family has; a family adds others by its users' names.
 
     ``early_stop``: stop a row at an EOS in a finished block (None: as the family's reference does); the tokens then end
     with the first EOS. This is exact if the text is cut at EOS, since nothing after it is read.
-    ``rng="reference"`` replays the published code's own draws, one row at a time, for parity.
+    ``rng="reference"`` replays the draws of the published code, one row at a time, for parity.
     """
 
     model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
@@ -406,7 +406,7 @@ class Decoding(BaseModel):
 
     @property
     def rewriting(self) -> tuple[str, str] | None:
-        """What of the family's own decoding writes over tokens, and what to give so that each is written once; None:
+        """What of the family's decoding writes over tokens, and what to give so that each is written once; None:
         each is."""
         return None
 

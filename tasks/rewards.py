@@ -1,4 +1,4 @@
-"""Rewards of our own tasks: the scores of their lm-eval tasks, with partial credit on request."""
+"""Rewards of the tasks here: the scores of their lm-eval tasks, with partial credit on request."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ class TaskReward:
     """A registered ``reward`` target.
 
     Attributes:
-        score: the task's own scorer: document and answers to metrics, one of them ``exact_match``.
+        score: the task's scorer: document and answers to metrics, one of them ``exact_match``.
         partial: the metric of a partly right answer, from 0 to 1.
         stop: text that ends an answer: ``until`` of the task's yaml.
     """

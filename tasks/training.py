@@ -1,4 +1,4 @@
-"""Data of our own tasks, generated from a seed: distinct items, and training splits without test items; and names of
+"""Data of the tasks here, generated from a seed: distinct items, and training splits without test items; and names of
 the hub's data sets."""
 
 from __future__ import annotations

@@ -30,7 +30,7 @@ BEST_KNOWN = frozenset({
     "humaneval", "humaneval_instruct", "ifeval", "lambada_openai", "mbpp", "mbpp_instruct", "minerva_math",
     "minerva_math500", "mmlu", "mmlu_pro", "openbookqa", "piqa", "race", "truthfulqa_mc2", "winogrande",
 })  # fmt: skip
-"""Of lm-eval's tasks those that papers on language models report most; ``ls tasks`` shows them with our own."""
+"""The tasks of lm-eval that papers on language models report most; ``ls tasks`` shows them with dare-bench's."""
 _Json = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 
 
@@ -202,7 +202,7 @@ def tasks(
         return
     is_short = pattern is None and data_dir is None and not every
     shown = [entry for entry in entries if not is_short or entry.origin != LM_EVAL or entry.name in BEST_KNOWN]
-    shown.sort(key=lambda entry: entry.origin == LM_EVAL)  # our own first
+    shown.sort(key=lambda entry: entry.origin == LM_EVAL)  # those of dare-bench first
     echo_columns([[entry.name, entry.kind, entry.origin] for entry in shown])
     if len(shown) < len(entries):
         echo(f"and {len(entries) - len(shown):,} more: dare-bench ls tasks PART_OF_A_NAME, or --all")

@@ -32,7 +32,7 @@ def stderr_of(metrics: Mapping[str, Any], metric: str, filter_name: str) -> floa
 
 
 def members(results: Mapping[str, Any], name: str) -> list[str]:
-    """The tasks of a group, at any depth; a task alone is its own member."""
+    """The tasks of a group, at any depth; of a task, the task itself."""
     subtasks = results.get("group_subtasks", {})
     names = [name]  # grows while it is read
     for group in names:

@@ -53,7 +53,7 @@ def sample_line(sample: Mapping[str, Any]) -> dict[str, Any]:
     """One of lm-eval's logged samples as in lm-eval's files; idempotent.
 
     ``arguments`` are named ``gen_args_0.arg_0`` and so on; the target, and responses at every depth, are text, as
-    lm-eval's own readers expect.
+    lm-eval's readers expect.
     """
     arguments = sample.get("arguments", {})
     if not isinstance(arguments, Mapping):

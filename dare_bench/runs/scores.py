@@ -62,7 +62,7 @@ class Score:
     is_group: bool
     extraction_rate: float | None = None
     engine: str | None = None
-    """The served engine that answered, with its version; None: our own sampler."""
+    """The served engine that answered, with its version; None: dare-bench's sampler."""
 
     @property
     def exactness(self) -> str:
@@ -99,8 +99,8 @@ class Score:
 
 
 def opened_with(results: Mapping[str, Any]) -> dict[str, Any]:
-    """The special ids with which a run's model was opened in place of its own; other opening settings (adapter, family,
-    device, dtype) are in the model's block."""
+    """The special ids with which a run's model was opened in place of the checkpoint's; other opening settings
+    (adapter, family, device, dtype) are in the model's block."""
     args = results.get("config", {}).get("model_args")
     return {name: args[name] for name in Decoding.id_fields if name in args} if isinstance(args, Mapping) else {}
 

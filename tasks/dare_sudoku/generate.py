@@ -17,7 +17,7 @@ SEED = 20261
 TEST_GRIDS = 60
 TEST_ITEMS = 250
 TRAIN_SAMPLE = 200
-"""Training puzzles in the repository, for few-shot examples; trainings generate their own."""
+"""Training puzzles in the repository, for few-shot examples; trainings generate others."""
 CLUES = (6, 7, 8, 9, 10)
 
 Item = dict[str, str]

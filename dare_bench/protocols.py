@@ -280,7 +280,6 @@ class Done:
     seconds: float = 0.0
     where: str = ""
     """Host, process and device, for messages."""
-    traceback: str = ""
 
     @property
     def ok(self) -> bool:

@@ -31,7 +31,6 @@ class Ray:
         workers: number of concurrent jobs; 1 means as many as the cluster has GPUs, else CPUs.
         device: ``cpu`` requests no GPU even if there are some.
         address: ``host:port``, ``auto``, ``local``; None: ``RAY_ADDRESS``, else ``local``.
-        cpus: reserved by Ray for each job.
 
     Raises:
         UsageError: Ray is not installed, or nothing answers at the address.
@@ -39,11 +38,9 @@ class Ray:
 
     name = "ray"
 
-    def __init__(
-        self, *, workers: int = 1, device: str | None = None, address: str | None = None, cpus: int = 1
-    ) -> None:
+    def __init__(self, *, workers: int = 1, device: str | None = None, address: str | None = None) -> None:
         self.address = address or os.environ.get("RAY_ADDRESS") or LOCAL
-        self._requested, self._cpus, self._started = workers, cpus, False
+        self._requested, self._started = workers, False
         self.ray = _import(self.address)
         self._connect()
         has = self.ray.cluster_resources()
@@ -74,7 +71,7 @@ class Ray:
 
     def _submit(self, function: Callable[[Any], Any], graph: Graph, refs: dict[str, Any]) -> None:
         """Submit every job to Ray after its predecessors; fills ``refs``."""
-        needs = {"num_cpus": self._cpus, "num_gpus": self._gpus, "max_retries": RETRIES, "retry_exceptions": False}
+        needs = {"num_cpus": 1, "num_gpus": self._gpus, "max_retries": RETRIES, "retry_exceptions": False}
         remote = self.ray.remote(_task)
         while (job := graph.take()) is not None:
             before = [refs[name] for name in job.after]

@@ -6,7 +6,6 @@ import os
 import pickle
 import socket
 import time
-import traceback
 from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
 from graphlib import CycleError, TopologicalSorter
 from typing import Any
@@ -77,8 +76,7 @@ def work(function: Callable[[Any], Any], job: Job, where: str = "") -> Done:
     try:
         value = function(job.payload)
     except Exception as error:
-        seconds = time.perf_counter() - begin
-        return Done(job.name, error=_portable(error), seconds=seconds, where=place, traceback=traceback.format_exc())
+        return Done(job.name, error=_portable(error), seconds=time.perf_counter() - begin, where=place)
     return Done(job.name, value, seconds=time.perf_counter() - begin, where=place)
 
 

@@ -112,7 +112,6 @@ class RequestBuilder:
         self._known = set(type(model.resolve({})).model_fields)
         self._merged: dict[str, dict[str, Any]] = {}
         self._repeats: Counter[tuple[str, Any, int]] = Counter()
-        self._likelihood_checked = False
         if self.likelihood and model.capabilities.likelihood:
             model.resolve_likelihood(self.likelihood)
         for name, value in self.user.items():
@@ -181,7 +180,8 @@ class RequestBuilder:
         else:
             if instance.request_type != "loglikelihood" and not (rolling and self._model.capabilities.rolling):
                 raise undefined(task, instance.request_type)
-            self._check_likelihood(task)
+            if not self._model.capabilities.likelihood:
+                raise no_likelihoods(self._model.spec.engine, task)
             kind, decoding = "score", self.likelihood
             prompt, target = ("", instance.args[0]) if rolling else instance.args[:2]
         if isinstance(prompt, MessagesText):
@@ -201,13 +201,6 @@ class RequestBuilder:
             want_greedy=want_greedy and kind == "score",
             rolling=rolling,
         )
-
-    def _check_likelihood(self, task: str) -> None:
-        if not self._likelihood_checked:
-            if not self._model.capabilities.likelihood:
-                raise no_likelihoods(self._model.spec.engine, task)
-            self._model.resolve_likelihood(self.likelihood)
-            self._likelihood_checked = True
 
 
 def refuse_likelihoods(engine: str, tasks: Iterable[str]) -> None:

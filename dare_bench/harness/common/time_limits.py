@@ -49,7 +49,7 @@ def within(seconds: float) -> Iterator[None]:
 class Answers(list[Any]):
     """Answers that harness code iterates over, with ``seconds`` for what it does with each."""
 
-    def __init__(self, answers: Iterable[Any], seconds: float = ANSWER_SECONDS) -> None:
+    def __init__(self, answers: Iterable[Any], seconds: float) -> None:
         super().__init__(answers)
         self.seconds, self._index, self._emptied = seconds, 0, set[int]()
 

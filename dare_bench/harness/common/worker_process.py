@@ -38,7 +38,7 @@ from dare_bench.sandbox.forked import SandboxView, Tree, enclose
 from dare_bench.sandbox.processes import children
 
 HEADROOM = 4 << 30
-"""Bytes of address space that a worker may take beyond what it has when it is forked."""
+"""Bytes of address space that a worker may take beyond what it has when it is forked (Linux; elsewhere unlimited)."""
 _START = 20.0  # seconds for a fork to report; it takes milliseconds unless it inherited a lock that is never released
 _STARTS = 3
 _ORPHAN = 2.0  # seconds between checks that the parent still exists
@@ -66,18 +66,15 @@ class WorkerProcess(contextlib.AbstractContextManager["WorkerProcess"]):
     """Calls ``functions`` by name in a worker process, each call within ``seconds``.
 
     The worker is forked at the first call, so that it sees the state of that moment, and keeps caches and imports from
-    call to call. Calls from several threads wait for one another. ``memory`` is the address
-    space in bytes that the worker may take beyond what it inherits (Linux; elsewhere it is not limited). ``sandbox``:
-    the worker runs in a sandbox (:mod:`dare_bench.sandbox.forked`) with this view; None: it has our rights.
+    call to call. Calls from several threads wait for one another. ``sandbox``: the worker runs in a sandbox
+    (:mod:`dare_bench.sandbox.forked`) with this view; None: it has our rights.
     """
 
-    def __init__(
-        self, functions: Functions, seconds: float, *, memory: int = HEADROOM, sandbox: SandboxView | None = None
-    ) -> None:
+    def __init__(self, functions: Functions, seconds: float, *, sandbox: SandboxView | None = None) -> None:
         if seconds <= 0:
             raise ValueError(f"seconds is {seconds}; a limit is above 0")
         self.seconds = seconds
-        self._functions, self._memory, self._sandbox = dict(functions), memory, sandbox
+        self._functions, self._sandbox = dict(functions), sandbox
         self._worker: _Worker | None = None
         self._lock = threading.Lock()
 
@@ -115,7 +112,7 @@ class WorkerProcess(contextlib.AbstractContextManager["WorkerProcess"]):
             return self._worker
         self._drop()
         for _ in range(_STARTS):
-            worker = _Worker(self._functions, self._memory, self._sandbox)
+            worker = _Worker(self._functions, self._sandbox)
             if worker.reports():
                 self._worker = worker
                 return worker
@@ -131,7 +128,7 @@ class WorkerProcess(contextlib.AbstractContextManager["WorkerProcess"]):
 class _Worker:
     """One forked process, seen from its parent."""
 
-    def __init__(self, functions: Functions, memory: int, sandbox: SandboxView | None) -> None:
+    def __init__(self, functions: Functions, sandbox: SandboxView | None) -> None:
         self._pipe, child_end = Pipe()
         enclosure = (sandbox.tree(), sandbox.environment) if sandbox is not None else None
         with warnings.catch_warnings():
@@ -139,7 +136,7 @@ class _Worker:
             warnings.simplefilter("ignore", DeprecationWarning)
             pid = os.fork()
         if pid == 0:
-            _child(functions, child_end, memory, enclosure)  # does not return
+            _child(functions, child_end, enclosure)  # does not return
         child_end.close()
         self.pid, self._parent = pid, os.getpid()
         self.end = weakref.finalize(self, _kill, pid, self._pipe, os.getpid(), sandbox is not None)
@@ -244,13 +241,11 @@ def _kill_group(pid: int) -> None:
         os.killpg(pid, signal.SIGKILL)
 
 
-def _child(
-    functions: Functions, pipe: Connection, memory: int, enclosure: tuple[Tree, Mapping[str, str]] | None
-) -> None:
+def _child(functions: Functions, pipe: Connection, enclosure: tuple[Tree, Mapping[str, str]] | None) -> None:
     """The worker's main loop. It ends by ``os._exit``: atexit handlers and open files are the parent's."""
     try:
         _detach(pipe.fileno())
-        _limit_memory(memory)
+        _limit_memory()
         if enclosure is not None:
             enclose(*enclosure)
         parent = os.getppid()
@@ -340,11 +335,11 @@ def _is_open(number: int) -> bool:
     return True
 
 
-def _limit_memory(extra: int) -> None:
+def _limit_memory() -> None:
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     pages = Path("/proc/self/statm")
     if pages.exists():
-        bound = int(pages.read_text().split()[0]) * resource.getpagesize() + extra
+        bound = int(pages.read_text().split()[0]) * resource.getpagesize() + HEADROOM
         hard = resource.getrlimit(resource.RLIMIT_AS)[1]
         if hard == resource.RLIM_INFINITY or bound < hard:
             resource.setrlimit(resource.RLIMIT_AS, (bound, hard))

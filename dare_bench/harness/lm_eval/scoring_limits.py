@@ -19,10 +19,8 @@ from dare_bench.harness.lm_eval.task_index import lm_eval_folder
 
 
 @contextlib.contextmanager
-def limited(
-    tasks: Mapping[str, Any], seconds: float = ITEM_SECONDS, *, answer_seconds: float = ANSWER_SECONDS, part: int = 0
-) -> Iterator[LimitedScoring]:
-    """Inside, the answers to ``tasks`` (lm-eval's, by name) are read and scored within limits: ``answer_seconds`` for
+def limited(tasks: Mapping[str, Any], seconds: float = ITEM_SECONDS, *, part: int = 0) -> Iterator[LimitedScoring]:
+    """Inside, the answers to ``tasks`` (lm-eval's, by name) are read and scored within limits: ``ANSWER_SECONDS`` for
     each in a filter and in an ordinary scorer, ``seconds`` in a worker process if formulas are compared. An answer that
     takes longer, or kills the worker, counts as wrong; see :class:`LimitedScoring`. ``part``: which of ``--repeats`` is
     scored, for the notes.
@@ -33,7 +31,7 @@ def limited(
     """
     tasks = {name: task for name, task in tasks.items() if getattr(task, "OUTPUT_TYPE", None) == "generate_until"}
     with contextlib.ExitStack() as stack:
-        scoring = LimitedScoring(tasks, seconds, answer_seconds, part)
+        scoring = LimitedScoring(tasks, seconds, part)
         stack.enter_context(scoring.worker)
         for name, task in tasks.items():
             if "process_results" not in vars(task):  # the class has it
@@ -41,7 +39,7 @@ def limited(
             stack.enter_context(replaced(task, process_results=functools.partial(scoring.score, name)))
             for ensemble in getattr(task, "_filters", ()):
                 lose = functools.partial(scoring.unread, name, ensemble.name)
-                filters = [functools.partial(_Filter, make, answer_seconds, lose) for make in ensemble.filters]
+                filters = [functools.partial(_Filter, make, lose) for make in ensemble.filters]
                 stack.enter_context(replaced(ensemble, filters=filters))
         yield scoring
     scoring.refuse_broken()
@@ -50,11 +48,11 @@ def limited(
 class _Filter:
     """One of lm-eval's filters, with a limit for each answer."""
 
-    def __init__(self, make: Callable[[], Any], seconds: float, lose: Callable[[Any], None]) -> None:
-        self._make, self._seconds, self._lose = make, seconds, lose
+    def __init__(self, make: Callable[[], Any], lose: Callable[[Any], None]) -> None:
+        self._make, self._lose = make, lose
 
     def apply(self, resps: Iterable[Any], docs: Sequence[Any]) -> list[Any]:
-        answers = Answers(resps, self._seconds)
+        answers = Answers(resps, ANSWER_SECONDS)
         while True:
             try:
                 return list(self._make().apply(answers, docs))
@@ -65,8 +63,8 @@ class _Filter:
 class LimitedScoring:
     """Scores within limits and records which answers got no score."""
 
-    def __init__(self, tasks: Mapping[str, Any], seconds: float, answer_seconds: float, part: int) -> None:
-        self._tasks, self._answer_seconds, self._part = tasks, answer_seconds, part
+    def __init__(self, tasks: Mapping[str, Any], seconds: float, part: int) -> None:
+        self._tasks, self._part = tasks, part
         self._scorers = {name: task.process_results for name, task in tasks.items()}
         self._formulas = {name: self._scorers[name] for name, task in tasks.items() if is_mathematical(task)}
         self.worker = WorkerProcess(self._formulas, seconds)
@@ -95,13 +93,13 @@ class LimitedScoring:
         if name in self._formulas:
             return self.worker.call(name, doc, results)
         try:
-            with within(self._answer_seconds):
+            with within(ANSWER_SECONDS):
                 return self._scorers[name](doc, results)
         except AnswerTimeout as error:
             raise ItemTimeout(str(error)) from error
 
     def _limit(self, name: str) -> float:
-        return self.worker.seconds if name in self._formulas else self._answer_seconds
+        return self.worker.seconds if name in self._formulas else ANSWER_SECONDS
 
     def _wrong(self, name: str, doc: Any, count: int) -> dict[str, Any]:
         """The score of an empty answer: the scorer's metrics in their shapes."""
@@ -130,7 +128,7 @@ class LimitedScoring:
             counts = Counter(self._lost[name].values())
             where = f"task {name!r}" + (f", repeat {self._part}" if self._part else "")
             if count := len(self._unread[name]):
-                limit = f"{self._answer_seconds:g} s"
+                limit = f"{ANSWER_SECONDS:g} s"
                 notes.append(f"{where}: {_answers(count)} could not be read within {limit}; counted as wrong")
             if count := counts["timeout"]:
                 limit = f"{self._limit(name):g} s"

@@ -9,7 +9,6 @@ still being generated. lm-eval itself is imported when requests are built.
 from __future__ import annotations
 
 import contextlib
-import importlib.metadata
 import json
 import re
 from collections.abc import Mapping
@@ -93,7 +92,6 @@ class LmEvalSource(TaskSource):
     def __init__(self, spec: RunSpec, model: LoadedModel) -> None:
         self.check(spec)
         super().__init__(spec, model)
-        self.version = importlib.metadata.version("lm_eval")
         self._index = TaskIndex(spec.include_path)
         self._names = self._index.match(spec.tasks)
         leaves = self._index.leaves(self._names)

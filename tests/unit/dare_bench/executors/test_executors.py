@@ -53,7 +53,6 @@ def test_a_failure_stays_alone_and_skips_what_stands_on_it(tmp_path: Path, name:
     ]
     result = ran(executor(name, workers=2, device="cpu"), *jobs)
     assert isinstance(result["bad"].error, DataError) and str(result["bad"].error) == "bad was told to fail"
-    assert "told to fail" in result["bad"].traceback
     assert (result["behind"].skipped, result["far behind"].skipped) == ("bad", "behind")
     assert result["behind"].error is None and not result["behind"].ok
     assert str(result["odd"].error) == "Odd: one" and type(result["odd"].error) is DareError

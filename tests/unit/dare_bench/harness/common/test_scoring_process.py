@@ -27,7 +27,7 @@ from dare_bench.errors import DataError, UsageError
 from dare_bench.harness.common import scoring_process
 from dare_bench.harness.common.scoring_process import check_scoring, score, worker
 from dare_bench.harness.common.worker_process import ItemError, ItemTimeout, WorkerProcess
-from dare_bench.harness.lm_eval.scoring_limits import Answers, AnswerTimeout, limited
+from dare_bench.harness.lm_eval.scoring_limits import Answers, AnswerTimeout
 from dare_bench.harness.lm_eval.source import LmEvalSource
 from dare_bench.protocols import HarnessResult
 from dare_bench.sandbox.forked import why_not_enclosed
@@ -334,8 +334,7 @@ def test_an_answer_that_lm_eval_code_does_not_end_for_is_wrong_and_the_others_ke
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A regular expression that backtracks for ever: in a filter for one answer, in a scorer for another."""
-    defaults = limited.__wrapped__.__kwdefaults__  # type: ignore[attr-defined]
-    monkeypatch.setitem(defaults, "answer_seconds", 0.5)
+    monkeypatch.setattr("dare_bench.harness.lm_eval.scoring_limits.ANSWER_SECONDS", 0.5)
     replies = {0: "a" * 60, 1: "c" * 60}
     source = lm_eval_source(
         tmp_path, monkeypatch, lambda request: replies.get(int(request.doc_id), "11"), tasks="toy_endless"

@@ -1,4 +1,4 @@
-"""The interfaces between the parts: model, task source, trainer, executor. No torch at import."""
+"""The interfaces between the parts: model, task source, services of a trainer, executor. No torch at import."""
 
 from __future__ import annotations
 
@@ -250,14 +250,6 @@ class Services(Protocol):
         ...
 
 
-class Trainer(Protocol):
-    """A training method."""
-
-    def fit(self, spec: Any, model: LoadedModel, data: Any, out: Path, services: Services) -> Path:
-        """Train; return the folder of the final checkpoint (``out`` itself)."""
-        ...
-
-
 @dataclass(frozen=True, slots=True)
 class Job:
     """A unit of work for an executor: the argument (picklable) of its function, and the names of its predecessors."""
@@ -293,7 +285,6 @@ class Executor(Protocol):
     (``cpu``: no job needs a GPU) and ``address`` (of a cluster); each may ignore those that do not apply to it.
     """
 
-    name: str
     workers: int
     """Maximum number of concurrent jobs."""
 

@@ -36,8 +36,6 @@ class Ray:
         UsageError: Ray is not installed, or nothing answers at the address.
     """
 
-    name = "ray"
-
     def __init__(self, *, workers: int = 1, device: str | None = None, address: str | None = None) -> None:
         self.address = address or os.environ.get("RAY_ADDRESS") or LOCAL
         self._requested, self._started = workers, False

@@ -40,8 +40,6 @@ class Devices:
         UsageError: a single GPU is named, or there are fewer than ``workers``.
     """
 
-    name = "devices"
-
     def __init__(self, *, workers: int = 1, device: str | None = None, address: str | None = None) -> None:
         self.workers = workers
         self.gpus = _gpus(workers, device)

@@ -94,7 +94,6 @@ class Local:
     """Runs jobs in this process, one after another; exceptions of a job are its result, Ctrl-C ends all. The arguments
     are not used."""
 
-    name = "local"
     workers = 1
 
     def __init__(self, *, workers: int = 1, device: str | None = None, address: str | None = None) -> None:

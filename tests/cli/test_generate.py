@@ -19,7 +19,7 @@ import pytest
 from calls import call
 
 import dare_bench
-from dare_bench.cli.live import Canvas
+from dare_bench.cli.generate import Canvas
 from dare_bench.types import Event
 
 SUM = ["generate", "--model", "tiny-llada", "--gen-length", "4"]

@@ -1,4 +1,11 @@
-"""The configs and data sets that a run requests from OpenCompass, checked before a model is opened."""
+"""The configs and data sets that a run requests from OpenCompass, checked before a model is opened; and the data sets
+that cannot be run here, with the reason.
+
+What can be run is decided by the names of the classes and functions in a configuration; no data set is built. The
+tables come from reading OpenCompass 0.5.4; the scoring code of any other version counts as able to evaluate text. A
+test searches the source of the installed version for code that does (``exec``, ``eval``, ``subprocess``, a parser of
+sympy, ...) and fails on any that is missing here.
+"""
 
 from __future__ import annotations
 
@@ -7,14 +14,15 @@ from pathlib import Path
 from typing import Any
 
 from dare_bench.config import RunSpec
-from dare_bench.errors import DataError, UsageError
+from dare_bench.errors import DareError, DataError, UsageError
 from dare_bench.harness.common.requests import refuse_likelihoods
 from dare_bench.harness.common.scoring_process import check_sentence_model
-from dare_bench.harness.opencompass.catalog import Config, ConfigCatalog
-from dare_bench.harness.opencompass.components import evaluator_name
+from dare_bench.harness.opencompass.catalog import Config, ConfigCatalog, config_files, load_file
+from dare_bench.harness.opencompass.components import class_names, evaluator_name, resolve, short_name, types_in
 from dare_bench.harness.opencompass.layout import Layout
+from dare_bench.harness.opencompass.programs import runs_code
 from dare_bench.harness.opencompass.prompts import kind_of
-from dare_bench.harness.opencompass.refusals import why_not
+from dare_bench.program import installed
 
 _SENTENCES = {"IFEvaluator", "IFBenchEvaluator", "MultiIFEvaluator"}
 """Evaluators that split sentences with nltk's model."""
@@ -97,3 +105,139 @@ def check_data(spec: RunSpec, configs: Mapping[str, tuple[Config, Mapping[str, A
             many = f"{len(here)} of its config's data sets are" if len(here) > 1 else "one of its config's data sets is"
             reason += f"; {many} here: {tasks} {replacing}runs {'three of them' if len(here) > 3 else 'what is here'}"
         raise DataError(reason)
+
+
+TABLE_VERSION = "0.5.4"
+"""The version of OpenCompass whose evaluators and postprocessors the tables below describe."""
+
+INFERENCERS = ("GenInferencer", "PPLInferencer")
+"""The supported ones. OpenCompass has more: agents, multi-turn chats, tree of thought, attacks, losses of a text."""
+
+_JUDGES = frozenset(
+    {
+        *("ATLASLLMEvaluator", "CascadeEvaluator", "DingoEvaluator", "FakeAlignmentJudgeEvaluator"),
+        *("GenericLLMEvaluator", "HealthBenchEvaluator", "LMEvaluator", "OmniMathEvaluator", "ToxicEvaluator"),
+    }
+)
+_RUN_CODE = frozenset(
+    {
+        *("APPSEvaluator", "BigCodeBenchEvaluator", "CIBenchEvaluator", "CodeCompassEvaluator", "CodeEvaluator"),
+        *("CRUXEvalOEvaluator", "DS1000Evaluator", "DS1000InterpreterEvaluator", "DS1000ServiceEvaluator"),
+        *("HumanevalMultiEvaluator", "HumanevalXEvaluator", "InternSandboxEvaluator", "LCBCodeExecutionEvaluator"),
+        *("LCBCodeGenerationEvaluator", "LCBProEvaluator", "LCBTestOutputEvaluator", "LCEvaluator", "LCPassKEvaluator"),
+        *("PMMEvalHumanEvalXLEvaluator", "SciCodeEvaluator", "TACOEvaluator"),
+    }
+)
+# Python's eval on the model's answer: a sandbox protects the machine, but the answer could set its own score.
+_EVALUATE_ANSWERS = frozenset(
+    {
+        *("CMPhysBenchEvaluator", "MedCalcOfficial_Evaluator", "SRbenchDatasetEvaluator", "TheoremQAEvaluatorV3"),
+        *("TheoremQA_postprocess_v3", "TheoremQA_postprocess_v4", "general_eval_wrapper_postprocess"),
+        *("humaneval_internal_v1_postprocess", "korbenchEvaluator"),
+    }
+)
+_EVALUATE_ROWS = frozenset({"NaturalQuestionDataset", "TriviaQADataset"})
+"""Loaders that run Python's eval on the content of a data file."""
+EVALUATE_TEXT: Mapping[str, str] = {
+    "CMP_TSP_D_Evaluator": "eval",
+    "Game24Evaluator": "sympy",
+    "Hard_TSP_Evaluator": "eval",
+    "MATHVerifyEvaluator": "latex2sympy2_extended",
+    "MBPPEvaluator": "eval",
+    "MBPPEvaluator2": "eval",
+    "MBPPPassKEvaluator": "eval",
+    "MathEEDEvaluator": "sympy",
+    "OlympiadBenchEvaluator": "parse_latex",
+    "RNA_Evaluator": "subprocess",
+    "followbench_postprocess": "eval",
+}
+"""The other evaluators and postprocessors whose code can evaluate text as a program, each with what it calls. They run
+only where the scoring process has a sandbox."""
+
+
+def why_not(config: Mapping[str, Any], file: Path | None = None) -> str | None:
+    """One line with the reason why a data set cannot be run, None if it can.
+
+    Args:
+        config: a data-set configuration, as :meth:`.catalog.ConfigCatalog.load` returns it.
+        file: the config file it comes from. If given, the line names another config of the same data that can be run:
+            one of OpenCompass's in the same folder, or one of ours.
+    """
+    reason = _reason(config)
+    if reason is None:
+        return None
+    other = alternative(config, file) if file is not None else None
+    ending = f"; use {other} instead" if other else ""
+    return f"OpenCompass data set {config.get('abbr', '?')}: {reason}{ending}"
+
+
+def _reason(config: Mapping[str, Any]) -> str | None:
+    inferencer = _type_of(config, "infer_cfg", "inferencer")
+    if inferencer not in INFERENCERS:
+        seen = f"its inferencer is {inferencer}" if inferencer else "it has no inferencer"
+        return f"{seen}; run here: {' and '.join(INFERENCERS)}"
+    if loaders := class_names(config.get("type")) & _EVALUATE_ROWS:
+        return f"its loader {loaders.pop()} runs Python's eval on the rows of its data file, which is not done here"
+    evaluator = _type_of(config, "eval_cfg", "evaluator")
+    if evaluator is None:
+        return "it has no evaluator, so nothing could be scored"
+    names = class_names(config["eval_cfg"]["evaluator"]["type"])
+    if not runs_code(config):
+        if names & _JUDGES or config["eval_cfg"]["evaluator"].get("url"):
+            return f"{evaluator} judges answers by a second language model or a service, which is not supported"
+        if names & _RUN_CODE:
+            return (
+                f"{evaluator} executes what the model wrote, and not in our sandbox (which has HumanEval, HumanEval+,"
+                " MBPP and MBPP+)"
+            )
+        if "VLMEvalKitEvaluator" in names:
+            return "its questions have images, and the models here read text"
+    for component in types_in(config["eval_cfg"]):
+        if unsafe := class_names(component) & _EVALUATE_ANSWERS:
+            return f"{unsafe.pop()} runs Python's eval on the model's text, which is not done here"
+    return None
+
+
+def _type_of(config: Mapping[str, Any], *keys: str) -> str | None:
+    """The class name under ``keys``."""
+    value: Any = config
+    for key in (*keys, "type"):
+        value = value.get(key) if isinstance(value, Mapping) else None
+    return short_name(value) if value is not None else None
+
+
+def evaluating(configs: Mapping[str, Mapping[str, Any]]) -> dict[str, str]:
+    """By task, the code of its scoring that can evaluate the text of an answer as a program. Code that is neither ours
+    nor OpenCompass's counts as such."""
+    reasons: dict[str, str] = {}
+    for task, config in configs.items():
+        for component in types_in(config["eval_cfg"]):
+            if reason := _evaluates(component):
+                reasons.setdefault(task, reason)
+    return reasons
+
+
+def _evaluates(component: Any) -> str | None:
+    for name in class_names(component) & EVALUATE_TEXT.keys():
+        return f"{EVALUATE_TEXT[name]} in {name}"
+    part = resolve(component, "ICL_EVALUATORS", "TEXT_POSTPROCESSORS")
+    package = str(getattr(part, "__module__", "opencompass")).partition(".")[0]
+    if package == "opencompass" and (version := installed("opencompass")) != TABLE_VERSION:
+        return f"{short_name(component)} of OpenCompass {version}, which is not known here"
+    return None if package in ("opencompass", "dare_bench") else f"{short_name(component)} of {package}"
+
+
+def alternative(config: Mapping[str, Any], file: Path) -> str | None:
+    """The config with the shortest name that has the same data as ``config`` and can be run, among those of OpenCompass
+    in the folder of ``file`` and ours; None if there is none. A user's files are not read."""
+    by_name = sorted(config_files(file.parent), key=lambda path: (path.stem.startswith("deprecated"), len(path.stem)))
+    for path in by_name:
+        try:
+            candidates = load_file(Config(path.stem, path)).values()
+        except DareError:
+            continue
+        for candidate in candidates:
+            same_data = all(candidate.get(key) == config.get(key) for key in ("path", "name", "file_name"))
+            if same_data and _reason(candidate) is None:
+                return path.stem
+    return None

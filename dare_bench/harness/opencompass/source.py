@@ -32,10 +32,9 @@ from dare_bench.harness.opencompass.components import resolve
 from dare_bench.harness.opencompass.dataset import DataSet, DataSetQuestion
 from dare_bench.harness.opencompass.layout import lay_out
 from dare_bench.harness.opencompass.programs import PROGRAMS_VERSION, runs_code
-from dare_bench.harness.opencompass.refusals import evaluating
 from dare_bench.harness.opencompass.result_tables import AnsweredDocuments, ResultTables, prompt_text
 from dare_bench.harness.opencompass.scorer import Scorer
-from dare_bench.harness.opencompass.selection import check_data, check_flags, configs_of, groups_of
+from dare_bench.harness.opencompass.selection import check_data, check_flags, configs_of, evaluating, groups_of
 from dare_bench.protocols import Answer, HarnessResult, LoadedModel, TaskSource
 from dare_bench.types import Generation, Request, Sample
 

@@ -16,7 +16,7 @@ from dare_bench.cli import app
 from dare_bench.errors import DareError, DataError, UnknownNameError, UsageError
 from dare_bench.harness.opencompass.answers import first_stated_number
 from dare_bench.harness.opencompass.catalog import OURS, Config, ConfigCatalog, opencompass_folder
-from dare_bench.harness.opencompass.refusals import why_not
+from dare_bench.harness.opencompass.selection import why_not
 
 need_package("opencompass")
 

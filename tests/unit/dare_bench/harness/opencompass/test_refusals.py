@@ -15,10 +15,10 @@ import pytest
 from require import need_package
 
 from dare_bench.harness.lm_eval.code_tasks import EVALUATES
-from dare_bench.harness.opencompass import refusals
+from dare_bench.harness.opencompass import selection
 from dare_bench.harness.opencompass.catalog import opencompass_folder
 from dare_bench.harness.opencompass.programs import runs_code
-from dare_bench.harness.opencompass.refusals import EVALUATE_TEXT, evaluating, why_not
+from dare_bench.harness.opencompass.selection import EVALUATE_TEXT, evaluating, why_not
 
 need_package("opencompass")
 
@@ -64,7 +64,7 @@ def test_every_evaluator_that_can_evaluate_text_is_known() -> None:
 def test_scoring_code_of_another_version_may_evaluate_text(monkeypatch: pytest.MonkeyPatch) -> None:
     config = {"gsm8k": scored_by("AccEvaluator")}
     assert evaluating(config) == {}
-    monkeypatch.setattr(refusals, "installed", lambda _: "0.6.0")
+    monkeypatch.setattr(selection, "installed", lambda _: "0.6.0")
     assert "OpenCompass 0.6.0" in evaluating(config)["gsm8k"]
 
 

@@ -1,20 +1,26 @@
-"""A board as data: a JSON record, a CSV table, and the script behind the downloads of its page."""
+"""A board as data: a JSON record, a CSV table, and the script behind the downloads of its page.
+
+To add a column beside those of the tasks, add one line to :data:`COLUMNS`: the page, its controls, the CSV file and the
+JSON files follow it.
+"""
 
 from __future__ import annotations
 
 import csv
 import io
 import json
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict
-from typing import Any
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from functools import partial
+from typing import Any, Literal
 
+from dare_bench.formatting import figure
 from dare_bench.leaderboards.board import TaskColumn, column_names
-from dare_bench.leaderboards.board_columns import COLUMNS, task_keys
 from dare_bench.leaderboards.board_rows import BoardRow
 from dare_bench.leaderboards.context import BoardView
 from dare_bench.leaderboards.entries import RunScore
-from dare_bench.runs.text import no_formula
+from dare_bench.leaderboards.rendering import slug
+from dare_bench.runs.text import no_formula, one_line
 
 SCORE_FIELDS = ("value", "lo", "hi", "n", "tier", "fingerprint")
 _ROW_FIELDS = {
@@ -117,3 +123,36 @@ def script(record: Mapping[str, Any], table: Mapping[str, Any], columns: Sequenc
     other files. It holds only ASCII and no "<", so that text of models can never be markup."""
     value = {"record": record, "names": column_names(columns), "table": table}
     return f"dareBoard({json.dumps(value).replace('<', chr(92) + 'u003c')});\n"
+
+
+@dataclass(frozen=True, slots=True)
+class FactColumn:
+    """A column with one fact about each row.
+
+    ``key`` names it in the page's address, ``title`` on the page, and ``field`` in the CSV and JSON files. ``format``
+    turns the value into the text of the page. ``sort`` is the direction of the first click on a column of numbers
+    ("desc" where more is better), or "text" for a column that is sorted by its text.
+    """
+
+    key: str
+    title: str
+    field: str
+    value: Callable[[BoardRow], Any]
+    format: Callable[[Any], str] = figure
+    sort: Literal["asc", "desc", "text"] = "desc"
+
+
+COLUMNS = (
+    FactColumn("nfe", "NFE", "nfe_per_request", lambda row: row.nfe_per_request, sort="asc"),
+    FactColumn("tpf", "TPF", "tpf", lambda row: row.tpf, partial(figure, digits=2)),
+    FactColumn("speed", "tokens/s", "tokens_per_s", lambda row: row.tokens_per_s),
+    FactColumn("hardware", "Hardware", "hardware", lambda row: row.main.hardware, partial(one_line, limit=40), "text"),
+)
+
+_KEYS = ("rank", "model", "mean", *(column.key for column in COLUMNS))
+
+
+def task_keys(columns: Sequence[TaskColumn]) -> list[str]:
+    """A unique key for each task's column, as it stands in the page's address."""
+    keys = [slug(name) for name in column_names(columns)]
+    return [f"{key}.{at + 1}" if key in _KEYS or keys.count(key) > 1 else key for at, key in enumerate(keys)]

@@ -7,7 +7,7 @@ from typing import Any
 
 from dare_bench.leaderboards import board_data
 from dare_bench.leaderboards.board import TaskColumn
-from dare_bench.leaderboards.board_columns import COLUMNS, task_keys
+from dare_bench.leaderboards.board_data import COLUMNS, task_keys
 from dare_bench.leaderboards.board_ranking import unranked_reason
 from dare_bench.leaderboards.board_rows import BADGES
 from dare_bench.leaderboards.context import BoardView

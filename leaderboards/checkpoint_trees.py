@@ -7,10 +7,8 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from dare_bench.analysis.checkpoint_names import distinguishing, setting_texts
-from dare_bench.analysis.names import method_of
-from dare_bench.leaderboards.entries import BoardEntry, RunScore
-from dare_bench.leaderboards.replicates import recipe_facts
+from dare_bench.analysis.names import distinguishing, method_of, setting_texts
+from dare_bench.leaderboards.entries import BoardEntry, RunScore, recipe_facts
 from dare_bench.runs.scores import Score
 from dare_bench.runs.text import one_line
 

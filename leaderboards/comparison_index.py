@@ -15,10 +15,9 @@ from dare_bench.leaderboards.board_rows import BoardRow
 from dare_bench.leaderboards.checkpoint_changes import CheckpointChange, changes_of, judged, pairs
 from dare_bench.leaderboards.context import BoardView, Context
 from dare_bench.leaderboards.entries import RunScore
-from dare_bench.leaderboards.pair_differences import Delta
+from dare_bench.leaderboards.pair_differences import Delta, p_of_bounds
 from dare_bench.leaderboards.rendering import Link
 from dare_bench.leaderboards.site import Site
-from dare_bench.leaderboards.unpaired_differences import p_of_bounds
 
 PLACE = "compare/index.html"
 TOP = 8

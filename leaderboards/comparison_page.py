@@ -9,14 +9,13 @@ from typing import Any
 
 from markupsafe import Markup
 
-from dare_bench.analysis.checkpoint_names import CheckpointName, full_names
 from dare_bench.analysis.comparison import ChangedDocument, RunComparison, ScoreComparison
 from dare_bench.analysis.document_view import DocumentView, document_view
-from dare_bench.analysis.names import checkpoint_of, letter, lineage_of
+from dare_bench.analysis.names import CheckpointName, checkpoint_of, full_names, letter, lineage_of
 from dare_bench.analysis.settings import requested
 from dare_bench.errors import RunError
 from dare_bench.formatting import plain_value
-from dare_bench.leaderboards.charts.forest import Effect, forest
+from dare_bench.leaderboards.charts.rows import Effect, forest
 from dare_bench.leaderboards.rendering import tone, write_page
 from dare_bench.runs.reader import Run
 from dare_bench.runs.text import one_line, visible

@@ -8,7 +8,7 @@ from functools import cached_property
 
 from dare_bench.leaderboards.board import Board, TaskColumn
 from dare_bench.leaderboards.board_rows import BoardRow
-from dare_bench.leaderboards.charts.marks import classes
+from dare_bench.leaderboards.charts.frame import classes
 from dare_bench.leaderboards.checkpoint_trees import CheckpointNode, trees
 from dare_bench.leaderboards.entries import BoardEntry
 

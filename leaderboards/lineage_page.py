@@ -13,7 +13,7 @@ from markupsafe import Markup
 
 from dare_bench.leaderboards import pair_differences
 from dare_bench.leaderboards.charts import Base, CurvePoint, Series, training_curves
-from dare_bench.leaderboards.charts.slopes import Slope, slopes
+from dare_bench.leaderboards.charts.rows import Slope, slopes
 from dare_bench.leaderboards.checkpoint_changes import adjust, changes_of, p_values
 from dare_bench.leaderboards.checkpoint_trees import (
     CheckpointNode,

@@ -13,10 +13,10 @@ from dare_bench.formatting import chart_score, compact, with_interval
 from dare_bench.leaderboards.board_ranking import unranked_reason
 from dare_bench.leaderboards.board_rows import BoardRow
 from dare_bench.leaderboards.charts import Point, frontier_table, scatter
-from dare_bench.leaderboards.charts.pareto import BetterX
+from dare_bench.leaderboards.charts.scatter import BetterX
 from dare_bench.leaderboards.context import BoardView, Context
+from dare_bench.leaderboards.entries import MOST_APART, farthest_apart, recipe_of
 from dare_bench.leaderboards.rendering import Link, slug
-from dare_bench.leaderboards.replicates import MOST_APART, farthest_apart, recipe_of
 from dare_bench.leaderboards.site import Site
 
 NFE, SPEED = "forward passes per request", "tokens per second"

@@ -1,15 +1,17 @@
-"""A :class:`~dare_bench.reports.score_table.ScoreTable` as Markdown, LaTeX (booktabs) or CSV."""
+"""A :class:`~dare_bench.reports.score_table.ScoreTable` as Markdown, LaTeX (booktabs) or CSV. Any text is escaped
+for LaTeX so that pdflatex compiles it and prints it unchanged."""
 
 from __future__ import annotations
 
 import csv
 import io
+import re
+import unicodedata
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Literal
 
 from dare_bench.formatting import NONE, decimals_of
-from dare_bench.reports import latex
 from dare_bench.reports.elements import escaped
 from dare_bench.reports.score_table import MARK_NOTES, ExportCell, ExportColumn, Mark, ScoreTable
 from dare_bench.runs.text import no_formula, visible
@@ -131,17 +133,17 @@ def _safe(text: str) -> str:
 
 def _latex(columns: list[_TextColumn], notes: list[str], caption: str | None) -> str:
     alignment = "".join("r" if column.numeric else "l" for column in columns)
-    body = [[latex.escaped(column.head) for column in columns]]
+    body = [[latex_text(column.head) for column in columns]]
     for row in zip(*(column.cells for column in columns), strict=True):
         body.append([_latex_cell(cell) for cell in row])
     lines = [" & ".join(line) + r" \\" for line in body]
     table = [r"\begin{table}[t]", r"\centering"]
-    table += [rf"\caption{{{latex.escaped(caption)}}}"] if caption else []
+    table += [rf"\caption{{{latex_text(caption)}}}"] if caption else []
     table += [rf"\begin{{tabular}}{{{alignment}}}", r"\toprule", lines[0], r"\midrule", *lines[1:]]
     table += [r"\bottomrule", r"\end{tabular}"]
     if notes:
         table += [r"\par\smallskip", r"\begin{minipage}{\linewidth}", r"\footnotesize"]
-        table += [rf"{latex.escaped(note)}\par" for note in notes]
+        table += [rf"{latex_text(note)}\par" for note in notes]
         table += [r"\end{minipage}"]
     text = "\n".join([*table, r"\end{table}"]) + "\n"
     packages = [r"\usepackage{booktabs}", *([] if text.isascii() else [r"\usepackage[T1]{fontenc}"])]
@@ -150,7 +152,7 @@ def _latex(columns: list[_TextColumn], notes: list[str], caption: str | None) ->
 
 def _latex_cell(cell: _TextCell) -> str:
     distances = "$_{{-{}}}^{{+{}}}$".format(*cell.distances) if cell.ends else ""
-    text = latex.escaped(cell.text) + distances + latex.escaped(cell.after)
+    text = latex_text(cell.text) + distances + latex_text(cell.after)
     return rf"\textbf{{{text}}}" if cell.bold else text
 
 
@@ -177,3 +179,86 @@ def _csv(table: ScoreTable) -> str:
 def _plain(text: str) -> str:
     """On one line, and not a formula for spreadsheets."""
     return no_formula(" ".join(visible(text).split()))
+
+
+_JOINING = re.compile(r"(?<=([-',]))(?=\1)")
+"""Between two characters that TeX joins (a dash, quotation marks)."""
+_APART = "\x00"
+"""Placeholder until everything is latex_text; no text has it, since control characters were replaced."""
+_LATEX_SPECIAL = {
+    "\\": r"\textbackslash{}",
+    "{": r"\{",
+    "}": r"\}",
+    "_": r"\_",
+    "%": r"\%",
+    "&": r"\&",
+    "#": r"\#",
+    "$": r"\$",
+    "~": r"\textasciitilde{}",
+    "^": r"\textasciicircum{}",
+    # In the default font encoding these print as other characters, or join into them ("--", "``").
+    "<": r"\textless{}",
+    ">": r"\textgreater{}",
+    "|": r"\textbar{}",
+    '"': r"\textquotedblright{}",
+    "`": r"\textasciigrave{}",
+    # After a row's end ("\\\\") these would be read as its arguments.
+    "[": "{[}",
+    "]": "{]}",
+    "*": "{*}",
+}
+_MAPPED = {
+    "±": r"$\pm$",
+    "×": r"$\times$",
+    "−": r"$-$",
+    "≤": r"$\leq$",
+    "≥": r"$\geq$",
+    "≈": r"$\approx$",
+    "→": r"$\rightarrow$",
+    "∞": r"$\infty$",
+    "∗": r"$^{\ast}$",
+    "†": r"\textsuperscript{\dag}",
+    "‡": r"\textsuperscript{\ddag}",
+    "§": r"\textsuperscript{\S}",
+    "¶": r"\textsuperscript{\P}",
+    "‖": r"$^{\parallel}$",
+    "–": r"\textendash{}",
+    "—": r"\textemdash{}",
+    "‘": r"\textquoteleft{}",
+    "’": r"\textquoteright{}",
+    "“": r"\textquotedblleft{}",
+    "”": r"\textquotedblright{}",
+    "…": r"\ldots{}",
+    "⟨": r"$\langle$",
+    "⟩": r"$\rangle$",
+    "·": r"$\cdot$",
+    "°": r"$^{\circ}$",
+    "µ": r"$\mu$",
+    "\xa0": "~",
+    _APART: "{}",
+}
+_GREEK = "alpha beta gamma delta epsilon zeta eta theta iota kappa lambda mu nu xi pi rho sigma tau phi chi psi omega"
+_UPPER = "Gamma Delta Theta Lambda Xi Pi Sigma Phi Psi Omega"
+for _name in (*_GREEK.split(), *_UPPER.split()):
+    _case = "CAPITAL" if _name[0].isupper() else "SMALL"
+    _spelled = "LAMDA" if _name.lower() == "lambda" else _name.upper()
+    _MAPPED[unicodedata.lookup(f"GREEK {_case} LETTER {_spelled}")] = rf"$\{_name}$"
+_LAST_LATIN = 0x17F
+"""The end of Latin Extended-A: pdflatex prints these letters as they are under ``\\usepackage[T1]{fontenc}``."""
+
+_NOT_IN_T1 = "ªºĦħĸĿŀŉŦŧſ"
+
+
+def latex_text(text: str) -> str:
+    """``text`` for a LaTeX paragraph or table cell, on one line. European letters are unchanged, known signs
+    become commands; all other characters, which pdflatex cannot print, are written as ``U+4E2D``."""
+    line = " ".join(visible(unicodedata.normalize("NFC", text)).split())
+    return "".join(map(_character, _JOINING.sub(_APART, line)))
+
+
+def _character(char: str) -> str:
+    if command := _LATEX_SPECIAL.get(char) or _MAPPED.get(char):
+        return command
+    if char.isascii() or (char.isalpha() and ord(char) <= _LAST_LATIN and char not in _NOT_IN_T1):
+        return char
+    return rf"\texttt{{U+{ord(char):04X}}}"

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from dare_bench import program
-from dare_bench.analysis.score_intervals import confidence_intervals
+from dare_bench.analysis.intervals import confidence_intervals
 from dare_bench.runs.run_files import DONE_FILE, RUN_FILE, file_date, write_results, write_samples, write_traces
 from dare_bench.runs.schema import Block
 from dare_bench.runs.writer import atomic_write_json

@@ -18,8 +18,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from dare_bench.diffusion.canvas import pack
-from dare_bench.diffusion.masked_copies import MaskedCopies, masked_copies
+from dare_bench.diffusion.masked_copies import MaskedCopies, masked_copies, pack
 from dare_bench.diffusion.sequence_parallel import SequenceGroup
 from dare_bench.errors import TrainingError
 from dare_bench.seeds import key

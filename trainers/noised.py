@@ -20,7 +20,7 @@ import torch
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 from torch import Tensor
 
-from dare_bench.diffusion.canvas import Batch
+from dare_bench.diffusion.masked_copies import Batch
 from dare_bench.diffusion.schedules import Noise, NoiseSchedule
 from dare_bench.errors import UsageError
 from dare_bench.seeds import key

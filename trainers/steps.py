@@ -18,8 +18,7 @@ from typing import Any, Protocol
 import torch
 from torch import Tensor
 
-from dare_bench.diffusion.canvas import pack
-from dare_bench.diffusion.masked_copies import MaskedCopies, masked_copies
+from dare_bench.diffusion.masked_copies import MaskedCopies, masked_copies, pack
 from dare_bench.diffusion.schedules import CleanCopies, Noise, NoiseSchedule, draw, weights
 from dare_bench.errors import CheckpointError
 from dare_bench.reading import read_json

@@ -22,8 +22,7 @@ from dare_bench.trainers.policy import PolicyInTraining
 from dare_bench.trainers.steps import StepShape
 from dare_bench.training.processes import data_parallel_size, first_process
 from dare_bench.training.rows import Tokens
-from dare_bench.training.spec import WITH_FLOOR, TrainSpec
-from dare_bench.training.trackers import trackers
+from dare_bench.training.spec import WITH_FLOOR, TrainSpec, trackers
 
 SCHEDULES = (
     "linear", "cosine", WITH_FLOOR, "cosine_with_restarts", "polynomial", "constant", "constant_with_warmup",

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Literal, NamedTuple
 
-from dare_bench.analysis.score_intervals import confidence_intervals
+from dare_bench.analysis.intervals import confidence_intervals
 from dare_bench.errors import BUG, RunError
 from dare_bench.reading import read_json
 from dare_bench.runs.lm_eval_results import date_in, read_lm_eval

@@ -131,7 +131,7 @@ def hub(
     _print_written(results, folder)
     sent = {**files, CARD: text} if readme is not None else files
     if push and repo_id is not None:
-        from dare_bench.reports.hub_push import push as push_files
+        from dare_bench.reports.hub import push as push_files
 
         message = f"Evaluation results of {', '.join(result.score.task for result in results)}"
         echo_error(f"pushing {counted(len(sent), 'file')} to {repo_id} ...")

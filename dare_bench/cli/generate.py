@@ -73,7 +73,7 @@ class Conversation:
         self.messages = [*messages, {"role": "assistant", "content": shown(answers[0])}]
         self.turns.append(self._record(text, answers))
         if self.html is not None:
-            from dare_bench.leaderboards.answer_page import write_answers
+            from dare_bench.leaderboards.answer_pages import write_answers
 
             page = write_answers({"model": self.model.name, "turns": self.turns}, self.html)
             echo_error(f"wrote {page}")

@@ -32,13 +32,13 @@ def replay(
     each completion on the unmasking slider.
 
     Example: dare-bench rl replay out --step 1 --html step1.html"""
-    from dare_bench.training.replay import replay as replayed
+    from dare_bench.training.setup import replay as replayed
 
     log_to_stderr()
     result, piece = replayed(Path(out), step, model)
     shown = sorted(result.groups, key=lambda group: not any(c.advantage for c in group))[:groups]
     if html is not None:
-        from dare_bench.leaderboards.rollout_page import write_rollout
+        from dare_bench.leaderboards.answer_pages import write_rollout
 
         echo_error(f"wrote {write_rollout(_record(result, shown, piece), html)}")
     if json:

@@ -22,7 +22,7 @@ from dare_bench.config import parse_pairs, read_yaml
 from dare_bench.errors import UsageError, suggestion
 from dare_bench.loading import base_and_adapter, here, locate, refuse_untrainable
 from dare_bench.registry import Registration, registry
-from dare_bench.training.reward_files import names_functions, reward_functions
+from dare_bench.training.reward_functions import names_functions, reward_functions
 from dare_bench.training.sources import find_files
 from dare_bench.training.spec import DEFAULTS, TrainSpec, train_spec
 

@@ -16,8 +16,7 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
-from dare_bench.diffusion.canvas import Batch
-from dare_bench.diffusion.masked_copies import MaskedCopies
+from dare_bench.diffusion.masked_copies import Batch, MaskedCopies
 from dare_bench.diffusion.plan import Plan
 from dare_bench.types import ModelSpec
 

@@ -19,8 +19,7 @@ from torch import Tensor
 from torch.nn.functional import pad
 from torch.nn.utils.rnn import pad_sequence
 
-from dare_bench.diffusion.masks import block_mask, clean_mask, phased_mask
-from dare_bench.diffusion.padding import Padding
+from dare_bench.diffusion.masks import Padding, block_mask, clean_mask, phased_mask
 from dare_bench.diffusion.sequence_parallel import SequenceGroup
 
 Value = TypeVar("Value")

@@ -20,8 +20,8 @@ import torch
 from torch import Tensor
 from torch.nn.functional import conv1d
 
-from dare_bench.diffusion.canvas import Batch, select
 from dare_bench.diffusion.likelihood import level_counts
+from dare_bench.diffusion.masked_copies import Batch, select
 from dare_bench.diffusion.rng import Draw, uniform
 from dare_bench.errors import UsageError
 

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from dare_bench import version
-from dare_bench.analysis.score_intervals import confidence_intervals
+from dare_bench.analysis.intervals import confidence_intervals
 from dare_bench.config import RunSpec
 from dare_bench.engine import identity as ident
 from dare_bench.engine.environment import command

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from dare_bench import recipes
-from dare_bench.analysis.score_intervals import confidence_intervals
+from dare_bench.analysis.intervals import confidence_intervals
 from dare_bench.config import RunSpec
 from dare_bench.engine.codec import Piece, to_answer, trace_of
 from dare_bench.engine.environment import current_environment, environment_of, program_warnings, programs_of

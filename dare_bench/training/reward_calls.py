@@ -1,26 +1,30 @@
 """One call of a reward: what it is given, how long it may take, what it may return, and what is said when it raises.
 
 A reward is ``f(prompts, texts, options)``, or a function of TRL's: ``f(prompts, completions, **columns)``.
+
+In the main thread a signal interrupts it at the limit, also where it waits (a socket, a lock, a child process). It is
+not SIGALRM, which a reward may use itself. Another thread cannot be interrupted: there a reward runs in a further
+thread, which is left behind when its time is up.
 """
 
 from __future__ import annotations
 
 import inspect
 import math
+import signal
 import sysconfig
+import threading
 import traceback
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from concurrent.futures import Future, wait
 from numbers import Real
-from typing import Any
+from typing import Any, TypeVar
 
 from dare_bench.errors import DareError, TrainingError, UsageError, brief, in_one_line
-from dare_bench.training import time_limit
-from dare_bench.training.time_limit import TimeLimitError, limited
 from dare_bench.types import Reward, RewardPrompt
 
 SECONDS = 1200.0
 """Default limit of a call. It is less than the 30 minutes that other processes wait for this one."""
-_OURS = (__file__, time_limit.__file__)
 _MOST_FRAMES = 4
 _LIBRARIES = tuple(sysconfig.get_path(name) for name in ("stdlib", "purelib", "platlib"))
 _NAMED = (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY)
@@ -58,7 +62,7 @@ def call_reward(
     except (Exception, SystemExit) as error:
         where = _where_it_raises(call, prompts, texts, seconds)
         raise TrainingError(
-            f"{where}: the reward {name!r} raised {in_one_line(error)}{frames(error, *_OURS)}"
+            f"{where}: the reward {name!r} raised {in_one_line(error)}{frames(error, __file__)}"
         ) from error
     if len(results) != len(texts):
         raise TrainingError(
@@ -218,3 +222,75 @@ def frames(error: BaseException, *ours: str) -> str:
     own = [frame for frame in own if not frame.filename.startswith("<frozen")]
     users = [frame for frame in own if not frame.filename.startswith(_LIBRARIES)] or own
     return "".join(f"; {f.filename}:{f.lineno}, in {f.name}: {f.line}" for f in users[-_MOST_FRAMES:])
+
+
+# -- how long it may take ----------------------------------------------------------------------------------------------
+
+
+Result = TypeVar("Result")
+
+SIGNAL = signal.SIGRTMIN + 5
+AGAIN = 1.0
+"""Seconds until code that caught the interruption is interrupted again."""
+
+
+class TimeLimitError(Exception):
+    """The code took longer than its limit."""
+
+
+class _TimeUp(BaseException):
+    """Raised inside the code; ``except Exception`` there does not stop it."""
+
+
+def limited(call: Callable[[], Result], seconds: float) -> Result:
+    """What ``call`` returns.
+
+    Raises:
+        TimeLimitError: it took longer than ``seconds``.
+    """
+    if threading.current_thread() is threading.main_thread():
+        return _interrupted(call, seconds)
+    return _left_behind(call, seconds)
+
+
+def _interrupted(call: Callable[[], Result], seconds: float) -> Result:
+    main, over = threading.get_ident(), threading.Event()
+
+    def stop(*_: object) -> None:
+        if not over.is_set():
+            raise _TimeUp
+
+    def watch() -> None:
+        pause = seconds
+        while not over.wait(pause):
+            signal.pthread_kill(main, SIGNAL)
+            pause = AGAIN
+
+    before = signal.signal(SIGNAL, stop)
+    watcher = threading.Thread(target=watch, daemon=True)
+    watcher.start()
+    try:
+        try:
+            return call()
+        finally:
+            over.set()
+    except _TimeUp:
+        raise TimeLimitError from None
+    finally:
+        watcher.join()  # its last signal arrives before the handler is gone
+        signal.signal(SIGNAL, before)
+
+
+def _left_behind(call: Callable[[], Result], seconds: float) -> Result:
+    result: Future[Result] = Future()
+
+    def run() -> None:
+        try:
+            result.set_result(call())
+        except BaseException as error:
+            result.set_exception(error)
+
+    threading.Thread(target=run, daemon=True).start()
+    if wait([result], seconds).not_done:
+        raise TimeLimitError
+    return result.result()

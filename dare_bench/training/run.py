@@ -25,9 +25,8 @@ from dare_bench.training.rewards import check_rewards
 from dare_bench.training.rows import Tokens
 from dare_bench.training.setup import open_training, settle
 from dare_bench.training.sources import open_memory
-from dare_bench.training.spec import TrainSpec
+from dare_bench.training.spec import TrainSpec, trackers
 from dare_bench.training.tokens import histogram
-from dare_bench.training.trackers import trackers
 
 log = logging.getLogger("dare_bench")
 

@@ -12,9 +12,8 @@ from markupsafe import Markup, escape
 from dare_bench.formatting import compact, with_interval
 from dare_bench.leaderboards.charts import frame
 from dare_bench.leaderboards.charts.axes import linear, px
-from dare_bench.leaderboards.charts.frame import BOTTOM, LEFT, RIGHT, TOP, Frame
+from dare_bench.leaderboards.charts.frame import BOTTOM, LEFT, RIGHT, TOP, Frame, classes, shape
 from dare_bench.leaderboards.charts.labels import HEIGHT, distinct, spread, width
-from dare_bench.leaderboards.charts.marks import classes, shape
 from dare_bench.runs.text import one_line
 
 _BANDS = 4

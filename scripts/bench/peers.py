@@ -40,9 +40,8 @@ from torch.utils.flop_counter import FlopCounterMode
 from update import updates
 
 import dare_bench
-from dare_bench.diffusion.canvas import Batch, pack
 from dare_bench.diffusion.forward import inputs as forward_inputs
-from dare_bench.diffusion.masked_copies import masked_copies
+from dare_bench.diffusion.masked_copies import Batch, masked_copies, pack
 from dare_bench.types import ModelSpec
 
 FAMILIES = {"llada": "llada", "fast-dllm": "llada", "dllm": "llada", "sdar": "sdar", "dream": "dream"}

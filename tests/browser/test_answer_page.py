@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from browsing import Look, faults_in_all_views
 
-from dare_bench.leaderboards.answer_page import write_answers
+from dare_bench.leaderboards.answer_pages import write_answers
 
 
 def answer(title: str, steps: tuple[int, int, int]) -> dict[str, Any]:

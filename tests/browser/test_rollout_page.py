@@ -9,7 +9,7 @@ import pytest
 from browsing import Look, faults_in_all_views
 from rollout_records import WEIGHTED, completion, record
 
-from dare_bench.leaderboards.rollout_page import write_rollout
+from dare_bench.leaderboards.answer_pages import write_rollout
 
 
 @pytest.fixture(scope="module")

@@ -65,7 +65,7 @@ def trained(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, list[Any], 
 @pytest.mark.parametrize("step", [1, 4])
 def test_a_replay_is_what_was_trained_on(trained: Any, step: int) -> None:
     """Token for token, with rewards, advantages and the weight of each token; the second step of a rollout too."""
-    from dare_bench.training.replay import replay
+    from dare_bench.training.setup import replay
 
     out, rollouts, weights = trained
     result, piece = replay(out, step)
@@ -89,8 +89,8 @@ def test_a_replay_is_what_was_trained_on(trained: Any, step: int) -> None:
 
 def test_random_rewards_are_replayed_and_no_function_of_prompt_and_text(tmp_path: Path) -> None:
     from dare_bench.trainers.rl.rollout import Rollouts
-    from dare_bench.training.replay import replay
     from dare_bench.training.run import train
+    from dare_bench.training.setup import replay
 
     rollouts = []
     with pytest.MonkeyPatch.context() as patch:
@@ -112,7 +112,7 @@ def test_other_rollouts_are_other_completions(trained: Any) -> None:
 
 
 def test_a_rollout_without_its_weights_is_refused(trained: Any, tmp_path: Path) -> None:
-    from dare_bench.training.replay import replay
+    from dare_bench.training.setup import replay
 
     out = tmp_path / "out"
     shutil.copytree(trained[0], out)
@@ -149,7 +149,7 @@ def test_a_rollout_without_its_weights_is_refused(trained: Any, tmp_path: Path) 
 def test_numbers_of_others_are_refused_before_they_are_computed_with(
     trained: Any, tmp_path: Path, place: tuple[str, ...], value: Any, said: str
 ) -> None:
-    from dare_bench.training.replay import replay
+    from dare_bench.training.setup import replay
 
     record = json.loads((trained[0] / "train.json").read_text())
     *inner, name = place

@@ -280,12 +280,11 @@ def test_a_wrong_evaluation_is_refused_before_anything_is_trained(tmp_path):
 
 def test_of_several_evaluations_one_that_can_be_made_is_enough(tmp_path, monkeypatch):
     from dare_bench.engine.plan import PlannedRun
-    from dare_bench.training import evaluations, services
+    from dare_bench.training import services
 
     def plan(*names):
-        for module in (evaluations, services):
-            made = lambda fields: [PlannedRun(name, {**fields, "tasks": name}) for name in names]  # noqa: E731
-            monkeypatch.setattr(module, "plan", made)
+        made = lambda fields: [PlannedRun(name, {**fields, "tasks": name}) for name in names]  # noqa: E731
+        monkeypatch.setattr(services, "plan", made)
 
     plan("dare_sudokoo", "dare_nothing")
     with pytest.raises(UsageError, match="dare_sudokoo"):

@@ -10,8 +10,7 @@ from require import need_package
 
 from dare_bench.cli import main
 from dare_bench.errors import UsageError
-from dare_bench.training.reward_files import names_functions, reward_functions
-from dare_bench.training.reward_functions import identity, take_functions
+from dare_bench.training.reward_functions import identity, names_functions, reward_functions, take_functions
 
 need_package("accelerate")
 CODE = '''

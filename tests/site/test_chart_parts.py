@@ -15,8 +15,8 @@ from hypothesis import strategies as st
 from dare_bench.formatting import compact
 from dare_bench.leaderboards.charts import frontier, frontier_table
 from dare_bench.leaderboards.charts.axes import linear, logarithmic, tick_labels
+from dare_bench.leaderboards.charts.frame import CLASSES, classes, shape
 from dare_bench.leaderboards.charts.labels import HEIGHT, shorten, spread
-from dare_bench.leaderboards.charts.marks import CLASSES, classes, shape
 from dare_bench.leaderboards.rendering import HERE
 
 

@@ -21,10 +21,10 @@ from dare_bench.cli import app
 from dare_bench.errors import RunError
 from dare_bench.formatting import p_text, short_difference
 from dare_bench.leaderboards.builder import build
-from dare_bench.leaderboards.charts.forest import Effect, forest
+from dare_bench.leaderboards.charts.rows import Effect, forest
 from dare_bench.leaderboards.comparison_index import TOP
 from dare_bench.leaderboards.comparison_page import _shares, write_standalone
-from dare_bench.leaderboards.unpaired_differences import p_of_bounds
+from dare_bench.leaderboards.pair_differences import p_of_bounds
 from dare_bench.runs.reader import Run
 
 SHARES = {"best": 0.9, "good": 0.8, "fair": 0.5, "poor": 0.2}

@@ -8,7 +8,7 @@ from pathlib import Path
 from rollout_records import WEIGHTED, completion, record
 from site_pages import EVIL, Page
 
-from dare_bench.leaderboards.rollout_page import write_rollout
+from dare_bench.leaderboards.answer_pages import write_rollout
 
 
 def canvases(html: str) -> list[list[dict[str, str]]]:

@@ -8,8 +8,7 @@ from typing import Any
 from run_factory import make_run
 from site_pages import EVIL, Page, change, plain
 
-from dare_bench.analysis.checkpoint_names import CheckpointName, full_names
-from dare_bench.analysis.names import Checkpoint
+from dare_bench.analysis.names import Checkpoint, CheckpointName, full_names
 from dare_bench.leaderboards.builder import build
 from dare_bench.leaderboards.run_page import score_tree
 from dare_bench.runs.reader import Run

@@ -17,8 +17,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from dare_bench.diffusion.canvas import Batch, pack
-from dare_bench.diffusion.masked_copies import MaskedCopies, concatenated, masked_copies
+from dare_bench.diffusion.masked_copies import Batch, MaskedCopies, concatenated, masked_copies, pack
 from dare_bench.diffusion.rng import Draw, uniform
 from dare_bench.diffusion.schedules import CleanCopies, NoiseSchedule, draw, ranks, weights
 from dare_bench.seeds import key

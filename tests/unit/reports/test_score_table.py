@@ -23,8 +23,7 @@ from typesetting import tabular, typeset
 
 from dare_bench.analysis.run_finder import find_runs
 from dare_bench.errors import RunError, UnknownNameError
-from dare_bench.reports.export_formats import render
-from dare_bench.reports.latex import escaped
+from dare_bench.reports.export_formats import latex_text, render
 from dare_bench.reports.score_table import ScoreTable, score_table
 from dare_bench.runs.reader import Run
 
@@ -287,12 +286,12 @@ def test_latex_of_real_runs_and_of_hostile_names(tmp_path: Path) -> None:
 @given(st.text(st.characters(min_codepoint=32, max_codepoint=126) | st.sampled_from("éßÜłš±†–—…α”“‘’∗×"), max_size=40))
 def test_escaped_latex_prints_the_text(text: str) -> None:
     straight = str.maketrans({'"': "”", "'": "’"})  # TeX has no others
-    assert typeset(escaped(text)) == " ".join(text.split()).translate(straight)
+    assert typeset(latex_text(text)) == " ".join(text.split()).translate(straight)
 
 
 @given(st.text(max_size=60))
 def test_no_text_stops_latex(text: str) -> None:
-    built = escaped(text)
+    built = latex_text(text)
     assert "\n" not in built and typeset(built) is not None
 
 

@@ -14,7 +14,7 @@ import dare_bench
 from dare_bench.errors import TrainingError, UsageError
 from dare_bench.trainers.best import best_of
 from dare_bench.trainers.preference import DPO
-from dare_bench.training.evaluations import checked
+from dare_bench.training.services import checked
 from dare_bench.training.spec import train_spec
 
 TRAIN = [{"prompt": f"{a}+{a}=", "completion": str(2 * a)} for a in range(10, 26)]

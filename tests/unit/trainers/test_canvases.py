@@ -10,7 +10,7 @@ import torch
 from table_policy import EOS, SPEC, tokens
 from trained_families import FAMILIES, UNBUNDLED, opened
 
-from dare_bench.diffusion.canvas import pack
+from dare_bench.diffusion.masked_copies import pack
 from dare_bench.seeds import key
 from dare_bench.trainers.noised import EXPONENT, Canvases, eos_factors, grid
 from dare_bench.trainers.preference import VRPO

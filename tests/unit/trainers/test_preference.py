@@ -11,9 +11,8 @@ import torch
 from table_policy import EOS, MASK, SPEC, Table, V, accumulated, elbo, loss_of, masks, tokens
 from torch.nn.functional import logsigmoid
 
-from dare_bench.diffusion.canvas import pack
 from dare_bench.diffusion.forward import inputs
-from dare_bench.diffusion.masked_copies import masked_copies
+from dare_bench.diffusion.masked_copies import masked_copies, pack
 from dare_bench.diffusion.schedules import CleanCopies, NoiseSchedule, draw, weights
 from dare_bench.errors import UsageError
 from dare_bench.trainers.preference import DPO, VRPO

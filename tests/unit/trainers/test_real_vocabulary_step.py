@@ -15,7 +15,7 @@ MEMORY = Path("/proc/meminfo")
 STEP = r"""
 import json, time
 import peft, torch
-from dare_bench.diffusion.canvas import pack
+from dare_bench.diffusion.masked_copies import pack
 from dare_bench.diffusion.masked_copies import masked_copies
 from dare_bench.diffusion.schedules import CleanCopies, NoiseSchedule, draw, weights
 from dare_bench.diffusion.plan import Plan

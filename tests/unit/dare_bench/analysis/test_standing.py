@@ -9,8 +9,7 @@ from typing import Any
 from run_factory import make_run
 
 from dare_bench.analysis.settings import prompt_context
-from dare_bench.analysis.standing import DatedScore, current, question_difference
-from dare_bench.analysis.task_changes import task_change
+from dare_bench.analysis.task_changes import DatedScore, current, question_difference, task_change
 from dare_bench.runs.reader import Run
 
 

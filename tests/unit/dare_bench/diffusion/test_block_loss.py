@@ -9,9 +9,8 @@ from hypothesis import strategies as st
 from torch import Tensor
 from torch.nn.functional import cross_entropy
 
-from dare_bench.diffusion.canvas import pack
 from dare_bench.diffusion.forward import inputs, predicted_from, two_copies
-from dare_bench.diffusion.masked_copies import masked_copies
+from dare_bench.diffusion.masked_copies import masked_copies, pack
 from dare_bench.diffusion.schedules import draw_masks
 from dare_bench.model_adapters.backbone import Plan
 from dare_bench.model_adapters.dream.network import DreamConfig, DreamModel

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from dare_bench.diffusion.canvas import pack
+from dare_bench.diffusion.masked_copies import pack
 from dare_bench.diffusion.schedules import EPS, draw_masks, even_levels, levels
 from dare_bench.errors import UsageError
 

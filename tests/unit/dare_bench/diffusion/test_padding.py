@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import torch
 
-from dare_bench.diffusion.masks import block_mask, clean_mask
-from dare_bench.diffusion.padding import Padding
+from dare_bench.diffusion.masks import Padding, block_mask, clean_mask
 
 CPU = torch.device("cpu")
 

@@ -9,7 +9,7 @@ import pytest
 import torch
 from table_policy import masks
 
-from dare_bench.diffusion.canvas import pack
+from dare_bench.diffusion.masked_copies import pack
 from dare_bench.diffusion.schedules import EPS, CleanCopies, NoiseSchedule, cart, draw, weights
 from dare_bench.errors import UsageError
 

@@ -14,9 +14,8 @@ import pytest
 import torch
 from ranks import on_ranks
 
-from dare_bench.diffusion.canvas import pack
 from dare_bench.diffusion.forward import Inputs, inputs
-from dare_bench.diffusion.masked_copies import MaskedCopies, masked_copies
+from dare_bench.diffusion.masked_copies import MaskedCopies, masked_copies, pack
 from dare_bench.diffusion.plan import Cached, Plan
 from dare_bench.diffusion.sequence_parallel import SequenceGroup, sequence_group
 from dare_bench.errors import DareError, SaveError

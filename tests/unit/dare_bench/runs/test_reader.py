@@ -10,9 +10,8 @@ import pytest
 from require import need_package
 from run_factory import make_run
 
-from dare_bench.analysis.intervals import group_interval, wilson
+from dare_bench.analysis.intervals import confidence_intervals, group_interval, wilson
 from dare_bench.analysis.run_finder import find_runs
-from dare_bench.analysis.score_intervals import confidence_intervals
 from dare_bench.errors import RunError, UnknownNameError
 from dare_bench.runs.reader import Run
 from dare_bench.runs.results import members

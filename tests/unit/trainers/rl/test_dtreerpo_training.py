@@ -11,8 +11,8 @@ from safetensors.torch import load_file
 
 from dare_bench.errors import UsageError
 from dare_bench.loading import load
-from dare_bench.training.replay import replay
 from dare_bench.training.run import train
+from dare_bench.training.setup import replay
 
 need_package("accelerate")
 WEIGHTS = "model.safetensors"

@@ -150,7 +150,7 @@ def test_filtered_prompts_suffer_from_over_denoising_and_are_kept_by_a_resume(tm
 
 
 def test_a_replay_is_of_filtered_prompts_too(tmp_path):
-    from dare_bench.training.replay import replay
+    from dare_bench.training.setup import replay
 
     out = tmp_path / "out"
     train(**{**FILTERED, "num_iterations": 1, "max_steps": 3}, output_path=str(out))

@@ -10,7 +10,7 @@ import golden
 import pytest
 from toy_model import ToyModel
 
-from dare_bench.analysis.score_intervals import confidence_intervals
+from dare_bench.analysis.intervals import confidence_intervals
 from dare_bench.harness.common.repeats import combine, equal_repeats, sizes
 from dare_bench.types import Request
 

@@ -1,7 +1,7 @@
-"""A training step's rollout as a page: completions with reward and advantage, and on the unmasking slider each token
-with the forward that wrote it and its weight in the update.
+"""Pages of answers on the unmasking slider: those of ``dare-bench generate``, different strategies side by side, and
+the completions of a training step with reward, advantage, and the weight of each token in the update.
 
-It is made from the record that ``dare-bench rl replay --json`` prints. Shape letter: L tokens of a completion.
+Both are made from the records that the commands print with ``--json``.
 """
 
 from __future__ import annotations
@@ -18,6 +18,26 @@ from dare_bench.leaderboards.rendering import write_page
 from dare_bench.leaderboards.sample_document import PageBudget
 
 ASSETS = ("samples.css", "slider.js")
+
+
+def write_answers(record: Mapping[str, Any], path: str | Path) -> Path:
+    """Write answers as a page that needs only the folder ``<name>_files`` beside it.
+
+    Args:
+        record: ``model``, a name, and ``turns``, each as ``dare-bench generate --json`` prints it.
+
+    Raises:
+        SaveError: the page or one of its files could not be written.
+    """
+    turns = [
+        {**turn, "answers": [{**answer, "order": _order(answer["trace"])} for answer in turn["answers"]]}
+        for turn in record["turns"]
+    ]
+    return write_page(path, "answers.html.j2", ASSETS, model=record["model"], turns=turns, budget=PageBudget())
+
+
+def _order(trace: Mapping[str, Any] | None) -> Any:
+    return None if trace is None else unmasking(trace)
 
 
 @dataclass(frozen=True, slots=True)

@@ -58,14 +58,15 @@ TrainKeywords = TypedDict("TrainKeywords", {
     "ref_model_mixup_alpha": float, "num_mc": int, "score_after_eos": bool, "level": tuple[float, float] | str,
     "normalized": bool, "p_mask_prompt": float,
     "padding": Literal["drawn", "longest", "eos_supervised", "masked_out"] | None, "canvas_length": int | None,
-    "draws": int, "noise": Literal["uniform", "even", "counts", "coupled", "blocks", "band"], "eps": float,
-    "shared_noise": bool, "fresh_noise": bool, "label_smoothing": float, "block_length": int | None,
-    "tree_branch_factor": int, "tree_contraction_factor": int, "distillation": float, "distillation_growth": float,
-    "distillation_temperature": float, "distillation_cooling": float, "distillation_steps": int | None,
-    "sample_train_steps": int, "prompt_filter": Literal["over_denoising"] | None, "confidence_weights": bool,
-    "band": tuple[float, float] | str, "weight": Literal["elbo", "plain", "cart"], "cart_q": float,
-    "normalise": Literal["row", "token", "mask"], "negative": Literal["mix", "eubo", "elbo", "zero"],
-    "eubo_beta": float, "mix_weight": float, "mask_block_length": int,
+    "eps": float, "block_length": int | None, "draws": int,
+    "noise": Literal["uniform", "even", "counts", "coupled", "blocks", "band"], "shared_noise": bool,
+    "fresh_noise": bool, "label_smoothing": float, "tree_branch_factor": int, "tree_contraction_factor": int,
+    "distillation": float, "distillation_growth": float, "distillation_temperature": float,
+    "distillation_cooling": float, "distillation_steps": int | None, "sample_train_steps": int,
+    "prompt_filter": Literal["over_denoising"] | None, "confidence_weights": bool, "band": tuple[float, float] | str,
+    "weight": Literal["elbo", "plain", "cart"], "cart_q": float, "normalise": Literal["row", "token", "mask"],
+    "negative": Literal["mix", "eubo", "elbo", "zero"], "eubo_beta": float, "mix_weight": float,
+    "mask_block_length": int,
 }, total=False)
 
 DecodingKeywords = TypedDict("DecodingKeywords", {

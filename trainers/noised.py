@@ -14,20 +14,21 @@ from abc import abstractmethod
 from bisect import bisect_right
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import ClassVar, Literal
+from typing import Any, ClassVar, Literal
 
 import torch
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 from torch import Tensor
 
 from dare_bench.diffusion.masked_copies import Batch
-from dare_bench.diffusion.schedules import Noise, NoiseSchedule
+from dare_bench.diffusion.schedules import EPS, Noise, NoiseSchedule
 from dare_bench.errors import UsageError
 from dare_bench.seeds import key
 from dare_bench.trainers.method import Method
 from dare_bench.trainers.steps import Item, NoisedRows, StepShape
 from dare_bench.training.rows import TokenRow, Tokens
 from dare_bench.training.tokens import EOS
+from dare_bench.types import ModelSpec
 
 Padding = Literal["drawn", "longest", "eos_supervised", "masked_out"]
 """What follows an answer: EOS tokens, masked and learned like any token, to the end of a canvas whose length is
@@ -134,6 +135,11 @@ class NoisedOptions(BaseModel):
         "of its answer.",
     )
 
+    eps: float = Field(EPS, gt=0, lt=1, description="Lowest noise level of the schedules uniform and even.")
+    block_length: int | None = Field(
+        None, ge=1, description="Block length of a block-causal model (default: the model's)."
+    )
+
     @model_validator(mode="after")
     def _consistent(self) -> NoisedOptions:
         if self.padding in ("masked_out", "longest") and self.canvas_length is not None:
@@ -176,6 +182,12 @@ class NoisedMethod(Method):
 
     Options: ClassVar[type[BaseModel]] = NoisedOptions
 
+    def __init__(self, options: Any, spec: ModelSpec, canvas: int | None) -> None:
+        super().__init__(options, spec, canvas)
+        if options.block_length is not None and spec.block_length is None:
+            raise UsageError(f"block_length={options.block_length}: {spec.family} has no attention blocks; omit it")
+        _ = self.schedule  # raises for invalid settings
+
     @property
     @abstractmethod
     def schedule(self) -> NoiseSchedule:
@@ -184,10 +196,6 @@ class NoisedMethod(Method):
     @abstractmethod
     def weigh(self, noise: Noise) -> Tensor:
         """The loss weight of each token of a whole step's copies, float64 [T]; 0 where it is not masked."""
-
-    @property
-    def block_length(self) -> int | None:
-        return getattr(self.options, "block_length", None)
 
     def resolved_options(self, steps: int | None = None) -> NoisedOptions:
         resolved: NoisedOptions = self.options.resolved(self.canvas, self.spec.block_length)

@@ -141,17 +141,17 @@ class Objective(ABC):
     @property
     def block_length(self) -> int | None:
         """Block length of block-causal attention in training; None: the model's."""
-        return None
+        return getattr(self.options, "block_length", None)
 
     @property
     def fresh_noise(self) -> bool:
         """Is noise drawn anew in each epoch?"""
-        return True
+        return getattr(self.options, "fresh_noise", True)
 
     @property
     def reference(self) -> str | None:
         """The checkpoint of the reference; None: the starting checkpoint."""
-        return None
+        return getattr(self.options, "reference", None)
 
     @property
     def uses_of_item(self) -> int:

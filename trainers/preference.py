@@ -18,7 +18,7 @@ from pydantic import Field
 from torch import Tensor
 from torch.nn.functional import logsigmoid
 
-from dare_bench.diffusion.schedules import EPS, Noise, NoiseSchedule, weights
+from dare_bench.diffusion.schedules import Noise, NoiseSchedule, weights
 from dare_bench.errors import UsageError
 from dare_bench.trainers.noised import NoisedMethod, NoisedOptions
 from dare_bench.trainers.objective import Losses, Metrics
@@ -37,7 +37,6 @@ class DPOOptions(NoisedOptions):
     )
     draws: int = Field(1, ge=1, description="Noised copies of each answer: noise levels with one mask each.")
     noise: Unbiased = Field("uniform", description="Noise schedule (docs/training.md).")
-    eps: float = Field(EPS, gt=0, lt=1, description="Lowest noise level of the schedules uniform and even.")
     shared_noise: bool = Field(False, description="Use the same noised copies for the reference policy and the policy.")
     fresh_noise: bool = Field(
         True,
@@ -47,9 +46,6 @@ class DPOOptions(NoisedOptions):
         None, description="Checkpoint of the reference policy (default: the starting checkpoint)."
     )
     label_smoothing: float = Field(0.0, ge=0, lt=0.5, description="Assumed share of pairs with a wrong preference.")
-    block_length: int | None = Field(
-        None, ge=1, description="Block length of a block-causal model (default: the model's)."
-    )
 
 
 class VRPOOptions(DPOOptions):
@@ -87,27 +83,16 @@ class DPO(NoisedMethod):
     wants_reference = True
 
     def __init__(self, options: DPOOptions, spec: ModelSpec, canvas: int | None) -> None:
+        if spec.block_length is None and options.noise == "blocks":
+            raise UsageError(f"noise='blocks': {spec.family} has no attention blocks; omit it")
         super().__init__(options, spec, canvas)
-        if spec.block_length is None and (options.noise == "blocks" or options.block_length is not None):
-            setting = "noise='blocks'" if options.noise == "blocks" else f"block_length={options.block_length}"
-            raise UsageError(f"{setting}: {spec.family} has no attention blocks; omit it")
         if options.noise == "even" and not (options.shared_noise and options.fresh_noise):
             raise UsageError("noise='even' spreads levels over a whole step: it needs shared_noise and fresh_noise")
-        _ = self.schedule  # raises for invalid settings
 
     @property
     def schedule(self) -> NoiseSchedule:
         o = self.options
         return NoiseSchedule(o.noise, o.draws, o.eps, block_length=o.block_length or self.spec.block_length)
-
-    @property
-    def fresh_noise(self) -> bool:
-        return bool(self.options.fresh_noise)
-
-    @property
-    def reference(self) -> str | None:
-        path: str | None = self.options.reference
-        return path
 
     def weigh(self, noise: Noise) -> Tensor:
         return weights(noise, "elbo")

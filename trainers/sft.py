@@ -20,7 +20,7 @@ import torch
 from pydantic import Field, field_validator
 from torch import Tensor
 
-from dare_bench.diffusion.schedules import CART_Q, EPS, Noise, NoiseSchedule, ScheduleName, Weighting, weights
+from dare_bench.diffusion.schedules import CART_Q, Noise, NoiseSchedule, ScheduleName, Weighting, weights
 from dare_bench.errors import UsageError
 from dare_bench.trainers.noised import NoisedMethod, NoisedOptions, eos_factors
 from dare_bench.trainers.objective import Losses, Metrics
@@ -33,7 +33,6 @@ class SFTOptions(NoisedOptions):
 
     noise: ScheduleName = Field("uniform", description="Noise schedule (docs/training.md); for LLaDA2 band.")
     draws: int = Field(1, ge=1, description="Noised copies of each row.")
-    eps: float = Field(EPS, gt=0, lt=1, description="Lowest noise level of the schedules uniform and even.")
     band: tuple[float, float] = Field(
         (0.3, 0.8), description="Lowest and highest noise level of the schedule band: low,high."
     )
@@ -45,9 +44,6 @@ class SFTOptions(NoisedOptions):
         "row",
         description="Divide by each row's learned tokens, by all learned, or by all masked tokens of a step; for SDAR "
         "token, for LLaDA2 mask.",
-    )
-    block_length: int | None = Field(
-        None, ge=1, description="Block length of a block-causal model (default: the model's)."
     )
 
     @field_validator("band", mode="before", json_schema_input_type=tuple[float, float] | str)
@@ -73,9 +69,6 @@ class SFT(NoisedMethod):
             )
         if options.cart_q != CART_Q and options.weight != "cart":
             raise UsageError(f"cart_q={options.cart_q} belongs to weight='cart'; give weight='cart' too, or omit it")
-        if options.block_length is not None and spec.block_length is None:
-            raise UsageError(f"block_length={options.block_length}: {spec.family} has no attention blocks; omit it")
-        _ = self.schedule  # raises for invalid settings
 
     @classmethod
     def family_defaults(cls, spec: ModelSpec) -> dict[str, Any]:

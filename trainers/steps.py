@@ -13,7 +13,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -108,38 +108,33 @@ class StepShape:
         return f"{self.processes} group{'s' if self.processes > 1 else ''} of {self.sequence} processes"
 
 
-class StepSource(Protocol):
+class StepSource:
     """Where a process gets its steps."""
+
+    canvas_lengths: tuple[int, int] | None = None
+    """Shortest and longest response of the steps so far, in tokens; None: decoding does not depend on them."""
 
     @property
     def rows(self) -> int:
         """Items of an epoch."""
-        ...
+        raise NotImplementedError
 
     def describe(self) -> str:
         """How the size of a step follows from the settings, for the user."""
-        ...
-
-    def attach(self, policy: Any) -> None:
-        """The model in training, for sources that sample with it (see ``trainers.policy``)."""
-        ...
+        raise NotImplementedError
 
     def step(self, number: int) -> Step:
         """This process's part of a step. Steps are requested in order, from any first one on."""
-        ...
+        raise NotImplementedError
+
+    def attach(self, policy: Any) -> None:
+        """The model in training, for sources that sample with it (see ``trainers.policy``)."""
 
     def save(self, folder: Path) -> None:
         """Write to a checkpoint what the next step depends on beside its number."""
-        ...
 
     def load(self, folder: Path) -> None:
         """Read it again."""
-        ...
-
-    @property
-    def canvas_lengths(self) -> tuple[int, int] | None:
-        """Shortest and longest response of the steps so far, in tokens; None: decoding does not depend on them."""
-        ...
 
 
 @lru_cache(maxsize=2)
@@ -161,7 +156,7 @@ Weigh = Callable[[Noise], Tensor]
 
 
 @dataclass
-class NoisedRows:
+class NoisedRows(StepSource):
     """Steps of noised training rows (see :class:`StepSource`).
 
     ``fresh``: noise and canvases are drawn anew in each epoch; otherwise a row keeps those of the first epoch. ``fill``
@@ -194,14 +189,8 @@ class NoisedRows:
     def describe(self) -> str:
         return f"each optimizer step: {self.shape.describe()} rows"
 
-    def attach(self, policy: Any) -> None:
-        """Nothing: rows are data."""
-
-    def save(self, folder: Path) -> None:
-        """Nothing: a step is a function of its number, and the lineage has the lengths."""
-
     def load(self, folder: Path) -> None:
-        """The lengths of the steps so far, from the checkpoint's lineage."""
+        """The lengths of the steps so far, from the checkpoint's lineage. A step is a function of its number."""
         self._saw(read_json(folder / "lineage.json", CheckpointError).get("canvas_lengths") or ())
 
     def _saw(self, lengths: Sequence[int]) -> None:

@@ -16,9 +16,8 @@ from __future__ import annotations
 
 import contextlib
 import traceback
-from collections.abc import Iterator
 from types import TracebackType
-from typing import Any, Protocol, TypeVar
+from typing import Any
 
 import torch
 import torch.distributed as dist
@@ -38,37 +37,9 @@ def is_sharded(module: nn.Module) -> bool:
     return hasattr(type(module), "unshard")
 
 
-class _HasNetwork(Protocol):
-    network: Any
-
-
-Model = TypeVar("Model", bound=_HasNetwork)
-
-
-@contextlib.contextmanager
-def lockstep(model: Model, group: dist.ProcessGroup | None = None) -> Iterator[Model]:
-    """``with lockstep(model): samples = list(model.generate(requests))``: all ranks of ``group`` enter and leave
-    together; in between each may run any number of forwards, or none.
-
-    Does nothing if ``model.network`` is not sharded. Calls neither ``eval()`` nor ``train()``.
-
-    Raises:
-        TrainingError: another rank failed inside; raised instead of waiting for that rank.
-    """
-    network = model.network
-    if not any(is_sharded(module) for module in network.modules()):
-        yield model
-        return
-    with Lockstep(network, group) as together:
-        model.network = together
-        try:
-            yield model
-        finally:
-            model.network = network
-
-
 class Lockstep:
-    """A sharded network whose calls are announced. A context manager: leaving it waits for the other ranks' forwards.
+    """A sharded network whose calls are announced. A context manager, which all ranks of ``group`` enter and leave
+    together: leaving it waits for the other ranks' forwards. In between each may run any number of them, or none.
 
     Attributes are the network's. Call it under ``torch.no_grad``, not ``torch.inference_mode``: FSDP keeps the buffers
     of gathered weights for training, which cannot use inference tensors.

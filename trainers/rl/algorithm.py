@@ -83,10 +83,6 @@ class Algorithm(Method):
         """Decoding fields of the rollout that the algorithm determines."""
         return {}
 
-    @property
-    def reference(self) -> str | None:
-        return self.ratio.reference
-
     @classmethod
     def default_batch(cls, options: Mapping[str, Any]) -> int:
         """The completions of one prompt."""

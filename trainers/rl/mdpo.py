@@ -201,7 +201,6 @@ def over_denoised_prompts(source: Rollouts) -> list[int]:
     Raises:
         TrainingError: there are none.
     """
-    assert source.policy is not None
     count, size, kept = len(source.data.items), source.shape.items_per_step, list[int]()
     for begin in range(0, count, size):
         mine = range(begin, min(begin + size, count))[source.process :: source.shape.processes]

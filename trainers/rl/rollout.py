@@ -43,13 +43,13 @@ from dare_bench.trainers.rl.rollout_metrics import (
 )
 from dare_bench.trainers.rl.served import ServedSampler
 from dare_bench.trainers.rl.surrogate import RolloutStep, Update
-from dare_bench.trainers.steps import StepShape, places
+from dare_bench.trainers.steps import StepShape, StepSource, places
 from dare_bench.training.processes import first_process
 from dare_bench.training.rows import Tokens
 from dare_bench.types import Generation, Request, Reward, RewardPrompt
 
 
-class Rollouts:
+class Rollouts(StepSource):
     """Steps on rollouts (see :class:`dare_bench.trainers.steps.StepSource`).
 
     Args:
@@ -60,6 +60,9 @@ class Rollouts:
         UsageError: sizes that do not fit together.
     """
 
+    policy: PolicyInTraining
+    """The model that samples, given by :meth:`attach`."""
+
     def __init__(self, method: Algorithm, data: Tokens, shape: StepShape, seed: int, process: int) -> None:
         self.method, self.data, self.shape, self.seed, self.process = method, data, shape, seed, process
         self.group, self.iterations = method.options.num_generations, method.options.num_iterations
@@ -67,7 +70,6 @@ class Rollouts:
         """Records of a prompt in ``Rollout.completions``: its completions."""
         self.later = self.iterations - 1 if method.has_ratio else 0
         """Inner iterations that read the values of the policy that sampled."""
-        self.policy: PolicyInTraining | None = None
         self.rollout: Rollout | None = None
         self.prompts: Sequence[int] | None = None
         """The indices of the prompts of the data that rollouts are of, chosen before the first one."""
@@ -126,7 +128,6 @@ class Rollouts:
 
     def step_on(self, rollout: Rollout, number: int) -> RolloutStep:
         """This process's part of a step on a given rollout."""
-        assert self.policy is not None
         update = Update(
             number=number,
             iteration=number % self.iterations,
@@ -169,7 +170,6 @@ class Rollouts:
 
     def sample(self, number: int) -> Rollout:
         """A new rollout: completions, rewards, advantages, and old values for the later inner iterations."""
-        assert self.policy is not None
         first = self._groups(self.scored(self._slice(self.requests(number))), [0] * (self.count // self.records))
         groups, again = self._redrawn(number, first)
         answers, rewards = [each.answer for each in groups.mine], [each.reward for each in groups.mine]
@@ -199,7 +199,6 @@ class Rollouts:
     def _groups(self, mine: list[Scored], draws: Sequence[int]) -> Groups:
         """The groups that this process's completions and those of the others make up. Called by all processes
         together."""
-        assert self.policy is not None
         value_B = [value for part in self.policy.gather(numbers([each.reward for each in mine])) for value in part]
         return groups_of(mine, value_B, self.group, self.method.options.advantage, draws)
 
@@ -247,7 +246,6 @@ class Rollouts:
 
     def answered(self, requests: Sequence[tuple[int, Request]]) -> list[tuple[Completion, Generation]]:
         """The answers to requests, each given with the index of its prompt, and their records."""
-        assert self.policy is not None
         samples, result = self.generate([request for _, request in requests]), []
         for (index, request), sample in zip(requests, samples, strict=True):
             row = self.data.items[index][0]
@@ -259,7 +257,6 @@ class Rollouts:
 
     def _with_old_values(self, rollout: Rollout) -> Rollout:
         """The rollout with the values of its actions under the policy that sampled it, for the later iterations."""
-        assert self.policy is not None
         computed = min(self.later, 1) if self.method.fixed_copies and not self.policy.has_dropout else self.later
         for iteration in range(1, 1 + computed):
             step = self.step_on(rollout, rollout.number * self.iterations + iteration)
@@ -270,13 +267,11 @@ class Rollouts:
     def together(self, mine: Sequence[Any], compute: Callable[[list[Any]], Sequence[Any]]) -> list[Any]:
         """What ``compute`` makes of a value of each completion in all processes, group by group: its results for the
         completions of this process. Called by all together."""
-        assert self.policy is not None
         return list(self._slice(compute([value for part in self.policy.gather(mine) for value in part])))
 
     def scores(self, prompts: Sequence[RewardPrompt], texts: Sequence[str]) -> list[Reward]:
         """The rewards of answers to prompts. Called by all processes together; an error in one is raised in all, since
         the others would wait for it."""
-        assert self.policy is not None
         rewards: list[Reward] = []
         problem: DareError | None = None
         try:
@@ -295,7 +290,6 @@ class Rollouts:
         scored: Sequence[tuple[Completion, Generation, Reward, float]],
     ) -> None:
         """Write the completions of a rollout as a table where one is due. Called by all processes together."""
-        assert self.policy is not None
         step = number * self.iterations
         if not is_due(step, self.method.options.log_completions, self.iterations):
             return
@@ -312,7 +306,6 @@ class Rollouts:
     def save(self, folder: Path) -> None:
         """Write the rollout of all processes to ``folder``, if the next step is on it too; the reference's weights, if
         they have moved; and the prompts, if the method has chosen them."""
-        assert self.policy is not None
         if (sync := self.method.reference_sync) is not None and first_process() and self.next >= sync.every:
             sync.save(folder)
         if self.method.filters_prompts and self.prompts is not None and first_process():
@@ -349,11 +342,6 @@ class Rollouts:
         for i, (draw, completion) in enumerate(zip(rollout.draws, rollout.completions, strict=True)):
             _, index = drawn[draw][i // self.records]
             completion.check(self.data.items[index][0].prompt, self.method.spec)
-
-    @property
-    def canvas_lengths(self) -> None:
-        """Not recorded: completions are sampled on the canvas that the settings name."""
-        return
 
     def load_prompts(self, folder: Path) -> None:
         """Read the prompts, if the method has chosen them; raises TrainingError if the file is damaged."""

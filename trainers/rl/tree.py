@@ -123,7 +123,6 @@ class TreeRollouts(Rollouts):
 
     def sample(self, number: int) -> Rollout:
         """New trees with their values and local advantages, and old values for the later inner iterations."""
-        assert self.policy is not None
         shape, levels = self.tree, self._grown(number)
         leaves = [node.answer for node in levels[-1] if node.answer is not None]
         texts = [answer.text or "" for answer in leaves]
@@ -157,7 +156,6 @@ class TreeRollouts(Rollouts):
 
     def _total(self, value: int) -> int:
         """The sum over all processes."""
-        assert self.policy is not None
         return sum(self.policy.gather(value))
 
     def _roots(self, number: int) -> list[Node]:
@@ -171,7 +169,6 @@ class TreeRollouts(Rollouts):
 
     def _grown(self, number: int) -> list[list[Node]]:
         """The nodes of each level below the roots, tree by tree."""
-        assert self.policy is not None
         above = self._roots(number)
         turns = {node.index: self.policy.forwards(node.request) for node in above}
         levels = []

@@ -1,20 +1,165 @@
-"""A board's page and its data files."""
+"""A board as a page and as data: a JSON record, a CSV table, and the script behind the downloads of the page.
+
+To add a column beside those of the tasks, add one line to :data:`COLUMNS`: the page, its controls, the CSV file and the
+JSON files follow it.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Any
+import csv
+import io
+import json
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from functools import partial
+from typing import Any, Literal
 
-from dare_bench.leaderboards import board_data
-from dare_bench.leaderboards.board import TaskColumn
-from dare_bench.leaderboards.board_data import COLUMNS, task_keys
+from dare_bench.formatting import figure
+from dare_bench.leaderboards.board import TaskColumn, column_names
 from dare_bench.leaderboards.board_ranking import unranked_reason
-from dare_bench.leaderboards.board_rows import BADGES
+from dare_bench.leaderboards.board_rows import BADGES, BoardRow
 from dare_bench.leaderboards.context import BoardView
 from dare_bench.leaderboards.entries import RunScore
+from dare_bench.leaderboards.rendering import slug
 from dare_bench.leaderboards.site import Site
 from dare_bench.runs.scores import weakest
-from dare_bench.runs.text import one_line
+from dare_bench.runs.text import no_formula, one_line
+
+SCORE_FIELDS = ("value", "lo", "hi", "n", "tier", "fingerprint")
+_ROW_FIELDS = {
+    "rank": ("rank", "rank_shared"),
+    "model": ("name", "model", "family", "settings_text", "seeds", "status", "badges", "created", "run_id"),
+    "mean": ("mean", "mean_lo", "mean_hi"),
+}
+"""Fields of the CSV file that belong to the first columns of the page, by the column's key."""
+
+
+def board_record(view: BoardView) -> dict[str, Any]:
+    """The contents of ``data/board.json``."""
+    return {
+        "title": view.board.title,
+        "columns": [column.model_dump() for column in view.columns],
+        "rank_by": view.board.rank_by,
+        "rows": [_row_record(row, view.columns) for row in view.rows],
+    }
+
+
+def _row_record(row: BoardRow, columns: Sequence[TaskColumn]) -> dict[str, Any]:
+    main, mean = row.main, row.mean_interval
+    return {
+        "run_id": main.run_id,
+        "runs": [entry.run_id for entry in row.entries],
+        "page": main.page,
+        "model": main.model,
+        "name": row.name.text,
+        "family": main.family,
+        "created": main.created,
+        "status": main.status,
+        "seeds": len(row.each),
+        "rank": row.rank,
+        "rank_shared": row.shared,
+        "rank_band": None if row.rank is None else [row.rank, row.last],
+        "badges": [badge.kind for badge in row.badges],
+        "mean": row.mean,
+        "mean_interval": None if mean is None else {"method": mean.method, "lo": mean.lo, "hi": mean.hi},
+        "scores": {
+            name: None if cell is None else _score_record(cell)
+            for name, cell in zip(column_names(columns), row.cells, strict=True)
+        },
+        "settings": {name: value for entry in reversed(row.entries) for name, value in entry.requested.items()},
+        "settings_text": row.settings,
+        # Text stands before numbers.
+        **{column.field: column.value(row) for column in sorted(COLUMNS, key=lambda column: column.sort != "text")},
+        "cost": None if main.is_external else main.cost.model_dump(),
+    }
+
+
+def _score_record(cell: RunScore) -> dict[str, Any]:
+    """A score as JSON; of several seeds it is the mean, with the lowest and the highest."""
+    spread = dict(zip(("lowest", "highest"), cell.spread, strict=True)) if cell.seeds else {}
+    return {**asdict(cell.score), **spread, "shots": cell.shots, "page": cell.entry.page}
+
+
+def csv_table(record: Mapping[str, Any], columns: Sequence[TaskColumn]) -> dict[str, Any]:
+    """The record as text cells: ``heads``, ``rows``, and ``keys``, the key of the page's column for each CSV column."""
+    keyed = list(zip(task_keys(columns), column_names(columns), strict=True))
+    heads = list(_csv_fields({}, keyed))
+    rows = [[_csv_text(value) for _, _, value in _csv_fields(row, keyed)] for row in record["rows"]]
+    return {"keys": [key for key, _, _ in heads], "heads": [_csv_text(head) for _, head, _ in heads], "rows": rows}
+
+
+def _csv_fields(row: Mapping[str, Any], tasks: Sequence[tuple[str, str]]) -> Iterator[tuple[str, str, Any]]:
+    """(key of the page's column, CSV heading, value) of a row's fields; an empty row gives the headings.
+
+    ``tasks``: the key and the name of each task's column.
+    """
+    interval = row.get("mean_interval") or {}
+    flat = {**row, "badges": " ".join(row.get("badges", ()))}
+    flat |= {f"mean_{end}": interval.get(end) for end in ("lo", "hi")}
+    for key, fields in _ROW_FIELDS.items():
+        yield from ((key, field, flat.get(field)) for field in fields)
+    for key, name in tasks:
+        score = row.get("scores", {}).get(name) or {}
+        yield key, f"{name} metric", f"{score['metric']},{score['filter']}" if score else None
+        yield from ((key, f"{name} {field}", score.get(field)) for field in SCORE_FIELDS)
+    yield from ((column.key, column.field, row.get(column.field)) for column in COLUMNS)
+
+
+def _csv_text(value: Any) -> str:
+    """A cell as text that no spreadsheet takes for a formula; a number stays a number, None is empty."""
+    if value is None:
+        return ""
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    return no_formula(value) if isinstance(value, str) else str(value)
+
+
+def csv_text(table: Mapping[str, Any]) -> str:
+    """The table as CSV (RFC 4180)."""
+    file = io.StringIO(newline="")
+    csv.writer(file).writerows([table["heads"], *table["rows"]])
+    return file.getvalue()
+
+
+def script(record: Mapping[str, Any], table: Mapping[str, Any], columns: Sequence[TaskColumn]) -> str:
+    """Record and table as a script, which is loaded for a download: a page opened from a disk may load scripts, but no
+    other files. It holds only ASCII and no "<", so that text of models can never be markup."""
+    value = {"record": record, "names": column_names(columns), "table": table}
+    return f"dareBoard({json.dumps(value).replace('<', chr(92) + 'u003c')});\n"
+
+
+@dataclass(frozen=True, slots=True)
+class FactColumn:
+    """A column with one fact about each row.
+
+    ``key`` names it in the page's address, ``title`` on the page, and ``field`` in the CSV and JSON files. ``format``
+    turns the value into the text of the page. ``sort`` is the direction of the first click on a column of numbers
+    ("desc" where more is better), or "text" for a column that is sorted by its text.
+    """
+
+    key: str
+    title: str
+    field: str
+    value: Callable[[BoardRow], Any]
+    format: Callable[[Any], str] = figure
+    sort: Literal["asc", "desc", "text"] = "desc"
+
+
+COLUMNS = (
+    FactColumn("nfe", "NFE", "nfe_per_request", lambda row: row.nfe_per_request, sort="asc"),
+    FactColumn("tpf", "TPF", "tpf", lambda row: row.tpf, partial(figure, digits=2)),
+    FactColumn("speed", "tokens/s", "tokens_per_s", lambda row: row.tokens_per_s),
+    FactColumn("hardware", "Hardware", "hardware", lambda row: row.main.hardware, partial(one_line, limit=40), "text"),
+)
+
+_KEYS = ("rank", "model", "mean", *(column.key for column in COLUMNS))
+
+
+def task_keys(columns: Sequence[TaskColumn]) -> list[str]:
+    """A unique key for each task's column, as it stands in the page's address."""
+    keys = [slug(name) for name in column_names(columns)]
+    return [f"{key}.{at + 1}" if key in _KEYS or keys.count(key) > 1 else key for at, key in enumerate(keys)]
+
 
 BARS = 600
 """Maximum number of cells for which shares have bars, which keeps larger boards under a megabyte."""
@@ -25,23 +170,22 @@ DATATABLES = "static/vendor/datatables-3.1.5/dataTables.min.js"
 
 def write(site: Site, view: BoardView) -> None:
     """Write the page of a board, and the board as JSON, as CSV, and as the script for downloads."""
-    record = board_data.board_record(view)
+    record = board_record(view)
     shown = [(row.name, row.seeds, row.settings, row.badges) for row in view.rows]
     site.part(f"board {view.place}", (view.board, record, shown), lambda: _write(site, view, record))
 
 
 def _write(site: Site, view: BoardView, record: dict[str, Any]) -> None:
-    table = board_data.csv_table(record, view.columns)
+    table = csv_table(record, view.columns)
     data = "data/board" if view.place == "index.html" else f"data/{view.place.removesuffix('.html')}"
     places = {"data": f"{data}.json", "csv": f"{data}.csv", "script": f"{data}.js"}
     site.json(places["data"], record)
-    site.text(places["csv"], board_data.csv_text(table))
-    site.text(places["script"], board_data.script(record, table, view.columns))
+    site.text(places["csv"], csv_text(table))
+    site.text(places["script"], script(record, table, view.columns))
     site.page(view.place, "board.html.j2", **places, **_table_values(view), **_note_values(view))
 
 
 def _table_values(view: BoardView) -> dict[str, Any]:
-    """The values of the page's head and table."""
     board, columns, rows = view.board, view.columns, view.rows
     return {
         "name": view.name,

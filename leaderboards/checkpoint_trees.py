@@ -146,7 +146,6 @@ def edges(root: CheckpointNode) -> Iterator[tuple[str, RunScore, RunScore | str]
 
 
 def _nodes(entries: Iterable[BoardEntry]) -> dict[Key, CheckpointNode]:
-    """The evaluated checkpoints."""
     nodes: dict[Key, CheckpointNode] = {}
     for entry in entries:
         key = entry.checkpoint.content, entry.checkpoint.adapter
@@ -181,7 +180,6 @@ def _find_parent(node: CheckpointNode, nodes: dict[Key, CheckpointNode]) -> None
 
 
 def _descends_from(node: CheckpointNode, other: CheckpointNode) -> bool:
-    """Is ``other`` this checkpoint or one of its ancestors?"""
     ancestor: CheckpointNode | None = node
     while ancestor is not None and ancestor is not other:
         ancestor = ancestor.parent
@@ -191,7 +189,6 @@ def _descends_from(node: CheckpointNode, other: CheckpointNode) -> bool:
 def _add_to_recipe(
     node: CheckpointNode, parent: CheckpointNode, recipes: dict[tuple[Key, str], TrainingRecipe]
 ) -> None:
-    """Add a checkpoint to its recipe and training, below its parent."""
     lineage = node.lineage
     assert lineage is not None
     key = parent.key, recipe_facts(lineage)

@@ -12,10 +12,9 @@ from dare_bench.analysis.paired_tests import holm
 from dare_bench.leaderboards import pair_differences
 from dare_bench.leaderboards.board_ranking import pair_p
 from dare_bench.leaderboards.board_rows import BoardRow
-from dare_bench.leaderboards.checkpoint_changes import CheckpointChange, changes_of, judged, pairs
 from dare_bench.leaderboards.context import BoardView, Context
 from dare_bench.leaderboards.entries import RunScore
-from dare_bench.leaderboards.pair_differences import Delta, p_of_bounds
+from dare_bench.leaderboards.pair_differences import CheckpointChange, Delta, changes_of, judged, p_of_bounds, pairs
 from dare_bench.leaderboards.rendering import Link
 from dare_bench.leaderboards.site import Site
 

@@ -100,13 +100,11 @@ def page_values(comparison: RunComparison, places: Sequence[str] | None = None) 
 
 
 def _names_of(runs: Sequence[Run]) -> list[CheckpointName]:
-    """Unique names of the runs' checkpoints."""
     named = full_names((checkpoint_of(run), lineage_of(run)) for run in runs)
     return [named[checkpoint_of(run)] for run in runs]
 
 
 def _heading(named: Sequence[CheckpointName]) -> str:
-    """The title of a page that compares these runs."""
     if len(named) > 2:
         return f"{len(named)} runs compared"
     first, second = (one_line(name.title, 80) for name in named)

@@ -263,7 +263,6 @@ def _entry(run: Run) -> BoardEntry:
 
 
 def _add_block(entry: BoardEntry, run: Run, block: Block) -> None:
-    """Add the facts that a run records with its results."""
     model = block.model
     entry.family, entry.dtype, entry.harness = model.family, model.dtype, block.harness.name
     entry.lineage = without_paths(model.lineage)

@@ -14,7 +14,6 @@ from markupsafe import Markup
 from dare_bench.leaderboards import pair_differences
 from dare_bench.leaderboards.charts import Base, CurvePoint, Series, training_curves
 from dare_bench.leaderboards.charts.rows import Slope, slopes
-from dare_bench.leaderboards.checkpoint_changes import adjust, changes_of, p_values
 from dare_bench.leaderboards.checkpoint_trees import (
     CheckpointNode,
     SeedTraining,
@@ -26,7 +25,7 @@ from dare_bench.leaderboards.checkpoint_trees import (
 )
 from dare_bench.leaderboards.context import Context
 from dare_bench.leaderboards.entries import RunScore
-from dare_bench.leaderboards.pair_differences import Delta
+from dare_bench.leaderboards.pair_differences import Delta, adjust, changes_of, p_values
 from dare_bench.leaderboards.rendering import Link, unique_slugs
 from dare_bench.leaderboards.site import Site
 from dare_bench.runs import lineage
@@ -175,7 +174,6 @@ class _TreeBuilder:
         return slopes(rows, base.score.value if base else None, ident=ident, title=title, percent=percent)
 
     def _by_steps(self, number: int, node: CheckpointNode, task: str, lines: Sequence[Line]) -> Markup:
-        """The chart of what was trained from ``node``."""
         series = [
             _series(recipe, training, [_point(own, step.step or 0) for step, own in points])
             for recipe, training, points in lines
@@ -236,7 +234,6 @@ class _TreeBuilder:
 
 
 def _has_steps(scored: tuple[CheckpointNode, str, Sequence[Line]]) -> bool:
-    """Has any training scores of two steps?"""
     return any(len({step.step for step, _ in points}) > 1 for _, _, points in scored[2])
 
 

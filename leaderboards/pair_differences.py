@@ -1,24 +1,91 @@
 """The differences of two runs of a site that its pages show, and the page of the two. They are computed again only when
 one of the runs or of their sample files has changed. Where sample lines are absent, documents cannot be paired: those
-differences come from the intervals of the scores."""
+differences come from the intervals of the scores. All pages with differences between a trained checkpoint and the one
+that it was trained from adjust their p-values together, so that they agree on what is significant."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, fields, replace
 from typing import Any
 
 from dare_bench.analysis.comparison import ScoreComparison, compare, verdict_of
 from dare_bench.analysis.intervals import LEVEL, difference_bounds
-from dare_bench.analysis.paired_tests import Difference
+from dare_bench.analysis.paired_tests import Difference, holm
 from dare_bench.analysis.settings import MODEL
 from dare_bench.analysis.task_changes import DatedScore, question_difference
 from dare_bench.errors import IncompleteError, RunError, UsageError
 from dare_bench.leaderboards import comparison_page
+from dare_bench.leaderboards.checkpoint_trees import edges
+from dare_bench.leaderboards.context import Context
 from dare_bench.leaderboards.entries import BoardEntry
 from dare_bench.leaderboards.rendering import Tone, slug, tone
 from dare_bench.leaderboards.site import Site
 from dare_bench.runs.scores import Score
+
+
+@dataclass(frozen=True, slots=True)
+class CheckpointChange:
+    """A run of a trained checkpoint, one of the checkpoint that it was trained from, and the difference by task."""
+
+    name: str
+    detail: str
+    page: str
+    base: str
+    base_page: str
+    deltas: list[tuple[str, Delta]]
+
+
+Scores = list[tuple[str, str]]
+"""(task, "metric,filter") of each score."""
+
+
+def pairs(context: Context) -> list[tuple[BoardEntry, BoardEntry, Scores]]:
+    """A run of a base and one of a checkpoint that was trained from it, with the scores to compare, for all edges."""
+    by_edge: dict[tuple[int, int], tuple[BoardEntry, BoardEntry, Scores]] = {}
+    for task, own, base in (edge for root in context.lineage for edge in edges(root)):
+        if not isinstance(base, str):
+            _, _, scores = by_edge.setdefault((id(base.entry), id(own.entry)), (base.entry, own.entry, []))
+            scores.append((task, own.score.key))
+    return list(by_edge.values())
+
+
+def changes_of(site: Site, context: Context) -> tuple[list[CheckpointChange], list[tuple[str, str]]]:
+    """The changes along every edge of the lineage, and (name, reason) of those that are not comparable."""
+    changes, refused = [], []
+    for base, entry, scores in pairs(context):
+        deltas = []
+        for task, key in scores:
+            delta = difference(site, base, entry, task, key)
+            if isinstance(delta, str):
+                refused.append((f"{entry.name.text}, {task}", delta))
+            else:
+                deltas.append((task, delta))
+        if deltas:
+            names = entry.name.title, entry.name.detail, entry.page, base.name.text, base.page
+            changes.append(CheckpointChange(*names, deltas))
+    return changes, refused
+
+
+def p_values(changes: Iterable[CheckpointChange]) -> list[float]:
+    """The p-values that are adjusted together: of all changes and tasks of the site."""
+    return sorted(delta.p for change in changes for _, delta in change.deltas if delta.p is not None)
+
+
+def adjust(values: Sequence[float]) -> dict[float | None, float | None]:
+    """Each p-value after Holm's adjustment (equal values stay equal)."""
+    return {None: None, **dict(zip(values, holm(values), strict=True))}
+
+
+def judged(
+    changes: Sequence[CheckpointChange],
+) -> list[tuple[CheckpointChange, list[tuple[str, Delta, float | None, Tone]]]]:
+    """Each change with (task, difference, adjusted p, tone) of its tasks."""
+    adjusted = adjust(p_values(changes))
+    return [
+        (change, [(task, delta, p := adjusted[delta.p], delta.tone(p)) for task, delta in change.deltas])
+        for change in changes
+    ]
 
 
 @dataclass(frozen=True, slots=True)

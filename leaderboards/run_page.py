@@ -88,7 +88,6 @@ def _facts(run: Run, block: Block | None) -> dict[str, Any]:
 
 
 def _public(block: Block) -> Block:
-    """The block without paths of the machine."""
     record = block.model_dump(mode="json")
     parts = ("model", "command", "environment", "failures", "events", "notes", "execution")
     return Block.model_validate(record | without_paths({name: record[name] for name in parts}))

@@ -165,7 +165,6 @@ def _metric(name: str, value: Any, right: bool | None) -> Markup:
 
 
 def _metrics(result: FilterResult) -> Markup:
-    """The values of a filter's metrics."""
     items = list(result.metrics.items())
     left_out = f" and {len(items) - MOST.metrics} more" if len(items) > MOST.metrics else ""
     return Markup(" ".join(_metric(name, value, _right(value)) for name, value in items[: MOST.metrics]) + left_out)

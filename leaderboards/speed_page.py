@@ -104,7 +104,6 @@ def sheets(view: BoardView, number: int) -> list[SpeedSheet]:
 
 
 def _of_mean(view: BoardView) -> SpeedSheet:
-    """The mean over all tasks against the cost of all runs of a row."""
     passes, speeds = [], list[_Speed]()
     for row, is_ranked in _each(view):
         mean = row.mean_interval
@@ -257,7 +256,6 @@ def _chart(
 
 
 def _point_row(point: Point, sheet: SpeedSheet) -> dict[str, Any]:
-    """A point as a row of a table."""
     ends = [chart_score(end, sheet.percent) for end in (point.lo, point.hi) if end is not None]
     return {
         "point": point,

@@ -110,7 +110,6 @@ def _row(comparison: RunComparison, item: ScoreComparison) -> list[str]:
 
 
 def _method(comparison: RunComparison) -> Iterator[str]:
-    """How to read the table."""
     level, items = f"{100 * comparison.level:g}%", comparison.items
     unit = "percent, " if any(item.is_share for item in items) else ""
     minus = "B minus A" if len(comparison.runs) == 2 else "the second run minus the first"

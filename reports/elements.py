@@ -53,7 +53,6 @@ def width_of(lines: Lines) -> int:
 
 
 def _natural(lines: Lines) -> list[int]:
-    """The width of each column."""
     return [max(_width(part) for cell in column for part in cell.split("\n")) for column in zip(*lines, strict=True)]
 
 

@@ -188,7 +188,6 @@ def _way(run: Run, task: str) -> Way:
 
 
 def _scores(row: RowScores) -> list[tuple[str, Run, Score]]:
-    """The scores of a row, each with its task and run."""
     return [(task, *answer) for task, answers in row.items() for answer in answers.values()]
 
 

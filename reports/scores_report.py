@@ -1,4 +1,5 @@
-"""The report's section on scores, with intervals, extraction rates, sandbox and failed documents."""
+"""The report's sections on scores (with intervals, extraction rates, sandbox and failed documents), on published scores
+and their reproductions, and on tasks of several runs: do they have the same prompts?"""
 
 from __future__ import annotations
 
@@ -8,9 +9,11 @@ from collections.abc import Iterator, Sequence
 from dataclasses import asdict
 from typing import Any
 
-from dare_bench.analysis.names import run_names, unknown_text
+from dare_bench.analysis.names import letter, run_names, unknown_text
+from dare_bench.analysis.published import Bounded, PublishedComparison
 from dare_bench.analysis.settings import answers_each, config_of
-from dare_bench.formatting import bounds, percent
+from dare_bench.analysis.task_changes import TaskVariants
+from dare_bench.formatting import NONE, bounds, percent
 from dare_bench.reports.elements import Bullets, Element, Heading, Paragraph, ReportTable
 from dare_bench.runs.reader import Run
 from dare_bench.runs.schema import UNKNOWN, Block
@@ -179,3 +182,97 @@ def record(run: Run) -> dict[str, Any]:
         values["not_recorded"] = list(run.unknown)
         values["execution"] = run.block.execution.model_dump() if run.block.execution else None
     return values
+
+
+_SENTENCE = re.compile(r"(?<=[.!?])\s+(?=[A-Z])")
+EXPLAINED = (
+    "In brackets: 95% intervals, conservative for differences: 'differs' is reliable,"
+    " 'within noise' means that the test set is too small to decide."
+)
+
+
+def published_elements(comparisons: Sequence[PublishedComparison]) -> Iterator[Element]:
+    """The report's section on published scores; nothing if no run followed a recipe."""
+    if not comparisons:
+        return
+    yield Heading("Published and reproduced")
+    yield ReportTable(
+        ("recipe", "published %", "reproduced %", "difference", "verdict"),
+        [_row(comparison) for comparison in comparisons],
+    )
+    yield Paragraph(EXPLAINED)
+    for comparison in comparisons:
+        yield Heading(f"{comparison.recipe}: {comparison.run_id}", 3)
+        yield Bullets(list(_notes(comparison)), list(_notes(comparison, short=True)))
+
+
+def _row(comparison: PublishedComparison) -> tuple[str, ...]:
+    difference = comparison.difference
+    text = (
+        f"{percent(difference.value, '+')} ({bounds(difference.lo, difference.hi, sign='+')})" if difference else NONE
+    )
+    return comparison.recipe, _cell(comparison.published), _cell(comparison.reproduced), text, comparison.verdict
+
+
+def _cell(score: Bounded | None) -> str:
+    if score is None:
+        return NONE
+    return f"{percent(score.value)} ({bounds(score.lo, score.hi)}) of {score.n or 'an unknown number'}"
+
+
+def _notes(comparison: PublishedComparison, short: bool = False) -> Iterator[str]:
+    """``short``: only the first sentence of each doubt, with a reference to the rest."""
+    if comparison.reason:
+        yield f"cannot tell: {comparison.reason}"
+    yield f"compared: {comparison.task} {comparison.metric}"
+    yield f"published as: {comparison.measures}" + (f" ({comparison.source})" if comparison.source else "")
+    if comparison.deviations:
+        yield "deviations from the recipe: " + "; ".join(comparison.deviations)
+    if comparison.settings == "unrecorded":
+        yield "its settings were not published: the recipe has the closest that its authors ship or recommend"
+    elif comparison.missing:
+        yield "settings that were not published: " + ", ".join(comparison.missing)
+    doubts = [_SENTENCE.split(doubt, maxsplit=1)[0] if short else doubt for doubt in comparison.doubts]
+    yield from (f"doubt: {doubt}" for doubt in doubts)
+    if doubts != list(comparison.doubts):
+        yield f"more on these doubts: dare-bench ls recipes {comparison.recipe}"
+    yield from comparison.notes
+
+
+def task_elements(tasks: Sequence[TaskVariants]) -> Iterator[Element]:
+    """The section; empty if no task is in several runs."""
+    if not tasks:
+        return
+    yield Heading("The same task?")
+    several = len({task.harness for task in tasks}) > 1
+    titles = [f"{task.task} ({task.harness})" if several else task.task for task in tasks]
+    for task, title in zip(tasks, titles, strict=True):
+        if not task.same:
+            yield from _differing(task, title)
+    for recorded, qualified in ((True, ""), (False, ", as far as external results record them")):
+        same = dict.fromkeys(
+            title for task, title in zip(tasks, titles, strict=True) if task.same and task.recorded == recorded
+        )
+        if same:
+            yield Paragraph(f"Same prompts, targets, filters and scorer in all runs{qualified}: {', '.join(same)}.")
+
+
+def _differing(task: TaskVariants, title: str) -> Iterator[Element]:
+    if len(task.groups) == 1:
+        yield Heading(f"{title}: not the same documents", 3)
+        yield Bullets(task.notes)
+        return
+    if len(task.changes) == 1 and all(len(group) == 1 for group in task.groups):
+        (change,) = task.changes
+        yield Heading(f"{title}: {change.first} and {change.second}", 3)
+        yield Bullets([*change.breaks, *change.notes])
+        return
+    yield Heading(f"{title}: {len(task.groups)} variants", 3)
+    letters = {name: letter(at) for at, group in enumerate(task.groups) for name in group}
+    yield Bullets([f"{letter(at)}: {', '.join(group)}" for at, group in enumerate(task.groups)])
+    yield Bullets([
+        f"{letters[change.first]} and {letters[change.second]}: {text}"
+        for change in task.changes for text in (*change.breaks, *change.notes)
+    ])  # fmt: skip
+    if task.notes:
+        yield Bullets(task.notes)

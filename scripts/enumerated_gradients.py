@@ -41,8 +41,8 @@ from dare_bench.registry import registry
 from dare_bench.seeds import key
 from dare_bench.trainers.rl.completions import Completion, Prediction
 from dare_bench.trainers.rl.estimators import Actions, BoundedActions
+from dare_bench.trainers.rl.mdpo import step_scores
 from dare_bench.trainers.rl.policy_gradient import PolicyGradient, shared_key_of
-from dare_bench.trainers.rl.step_rewards import step_scores
 from dare_bench.trainers.rl.surrogate import STD_EPS
 
 EOS = 2

@@ -41,8 +41,6 @@ _FULL = 1 << 20
 
 
 class _Entry(BaseModel):
-    """An entry of the log."""
-
     model_config = ConfigDict(strict=True, extra="allow")
 
     step: int

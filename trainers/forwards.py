@@ -110,7 +110,6 @@ def divide(copies: MaskedCopies, count: int) -> list[tuple[MaskedCopies, Tensor]
 
 
 def _nothing() -> MaskedCopies:
-    """One copy without a scored token."""
     batch = pack([((), (0,))])
     return masked_copies(batch, torch.zeros(1, dtype=torch.bool), 0)
 

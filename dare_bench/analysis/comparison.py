@@ -233,7 +233,6 @@ def _with_tasks(runs: Sequence[Run], tasks: Sequence[str]) -> tuple[list[Run], l
 
 
 def _tasks_of(run: Run) -> set[str]:
-    """Its tasks and groups."""
     return {*run.tasks, *(score.task for score in run.scores())}
 
 
@@ -340,7 +339,6 @@ def _task_and_id(run: Run, name: str, doc: str) -> tuple[str, str]:
 
 
 def _warnings(first: Run, second: Run, pairing: Pairing) -> Iterator[str]:
-    """What weakens a comparison without preventing it."""
     for run in (first, second):
         if run.is_external:
             yield f"{run.name} is {unknown_text(run)}"

@@ -84,7 +84,6 @@ def _records(answers: list[dict[str, Any]]) -> dict[tuple[int, int], dict[str, A
 
 
 def _answers(document: Document, scored: bool) -> Iterator[AnswerView]:
-    """Each request with its answers, one for each repeat."""
     first, records = document.rows[0], _records(document.answers)
     for index, (argument, responses) in enumerate(zip(first["arguments"].values(), first["resps"], strict=False)):
         prompt, second = _text(argument.get("arg_0", "")), argument.get("arg_1", "")

@@ -195,7 +195,6 @@ def distinguishing(chains: Sequence[Sequence[Details]]) -> list[list[list[str]]]
 
 
 def _alike(names: Mapping[Checkpoint, object]) -> Iterator[list[Checkpoint]]:
-    """The checkpoints of each name that several have."""
     by_name: dict[object, list[Checkpoint]] = {}
     for checkpoint, name in names.items():
         by_name.setdefault(name, []).append(checkpoint)

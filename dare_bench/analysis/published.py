@@ -157,7 +157,6 @@ def _difference(published: Bounded | None, reproduced: Bounded | None) -> Bounde
 
 
 def _notes(run: Run, score: Score | None, published: Bounded | None, facts: Mapping[str, Any]) -> Iterator[str]:
-    """Notes on the comparison beside those of the recipe."""
     if score is None or run.block is None:
         return
     if run.status != "complete":

@@ -71,7 +71,6 @@ def _is_external(file: Path) -> bool:
 
 
 def _places(root: Path) -> Iterator[Place]:
-    """The runs at or below a file or folder."""
     yield from places_at(root) if root.is_file() else ()
     for folder, folders, _ in os.walk(root):
         yield from places_at(Path(folder))

@@ -120,7 +120,6 @@ _State = tuple[int, int | None, float | None]
 
 
 def _events(trace: Mapping[str, Any]) -> Iterator[tuple[int, str, int, int, float | None]]:
-    """The events, steps counted from 1."""
     return ((at + 1, *event) for at, *event in trace["events"] if at < LAST_STEP)
 
 

@@ -37,11 +37,10 @@ def replace_reports(arguments: Sequence[str]) -> None:
 
 def _report_error(run: str, reason: str, junit: str | None, markdown: str | None) -> None:
     from dare_bench.reports import elements, regression_report
-    from dare_bench.reports import junit as junit_file
 
     with contextlib.suppress(SaveError):  # writing the verdict says it
         if junit is not None:
-            junit_file.write(junit, junit_file.error_text(run, reason))
+            atomic_write_text(junit, regression_report.junit_error(run, reason), durable=False)
     with contextlib.suppress(SaveError):
         if markdown is not None:
             atomic_write_text(markdown, elements.markdown(regression_report.error_elements(run, reason)), durable=False)
@@ -76,7 +75,6 @@ def regress(
     Example: dare-bench regress out/my-run --baseline leaderboards/baselines/tiny-llada.json --junit regress.xml
     """
     from dare_bench.analysis.regression import judge
-    from dare_bench.reports import junit as junit_file
     from dare_bench.reports import regression_report as render
 
     try:
@@ -90,7 +88,7 @@ def regress(
             return
         verdict = judge(opened, baseline, smallest_effect, any_program=any_program)
         if junit is not None:
-            junit_file.write(junit, junit_file.text(verdict))
+            atomic_write_text(junit, render.junit_text(verdict), durable=False)
             echo_error(f"wrote {junit}")
         if markdown is not None:
             write_markdown(markdown, render.elements(verdict))

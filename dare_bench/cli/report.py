@@ -67,13 +67,13 @@ def _pair(text: str | None) -> tuple[str | None, str | None]:
 def _elements(runs: list[Run], compared: Agreement | None, limit: int | None) -> Iterator[Element]:
     from dare_bench.analysis.published import comparisons
     from dare_bench.analysis.task_changes import task_variants
-    from dare_bench.reports import agreement_report, published_report, scores_report, task_changes_report
+    from dare_bench.reports import agreement_report, scores_report
 
     if compared is not None:
         yield from agreement_report.elements(compared, limit)
         return
-    yield from published_report.elements(comparisons(runs))
-    yield from task_changes_report.elements(task_variants(runs))
+    yield from scores_report.published_elements(comparisons(runs))
+    yield from scores_report.task_elements(task_variants(runs))
     yield from scores_report.elements(runs)
 
 

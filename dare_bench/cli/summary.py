@@ -119,7 +119,7 @@ def _print_published(console: Console, runs: list[Run]) -> None:
     if runs:
         from dare_bench.analysis.published import comparisons
         from dare_bench.reports.elements import show
-        from dare_bench.reports.published_report import elements
+        from dare_bench.reports.scores_report import published_elements as elements
 
         console.print()
         show(elements(comparisons(runs)), console)

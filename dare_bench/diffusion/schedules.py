@@ -144,7 +144,6 @@ def draw_masks(batch: Batch, level_B: Tensor, key_B: Tensor, step: int | Tensor)
 
 
 def _bernoulli(copies: CleanCopies, level_R: Tensor) -> tuple[Tensor, Tensor]:
-    """Each token independently with its copy's level."""
     masked_T = draw_masks(copies.batch, level_R, copies.key_R, copies.draw_R)
     return masked_T, level_R[copies.batch.row_T]
 
@@ -179,7 +178,6 @@ def ranks(batch: Batch, among_T: Tensor, key_R: Tensor, draw_T: Tensor, group_T:
 
 
 def _ranks(copies: CleanCopies, draw_T: Tensor, group_T: Tensor) -> Tensor:
-    """The ranks of response tokens."""
     return ranks(copies.batch, copies.batch.response_T, copies.key_R, draw_T, group_T)
 
 

@@ -163,11 +163,9 @@ class SequenceGroup:
         return [result for result, _ in every]
 
     def _length(self, tokens: int) -> int:
-        """Tokens of a part."""
         return -(-tokens // self.size)
 
     def _exchange(self, x_W: Tensor) -> Tensor:
-        """Entry i of every rank's tensor goes to rank i: [W, ...]."""
         received_W: Tensor = _AllToAll.apply(x_W, self.group)
         return received_W
 

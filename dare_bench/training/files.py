@@ -125,7 +125,6 @@ def checked_row(where: str, value: Any) -> FileRow:
 
 
 def _problem(error: ValueError | RecursionError) -> str:
-    """The reason why a line is not a row."""
     if isinstance(error, UnicodeDecodeError):
         return f"not UTF-8: byte 0x{error.object[error.start]:02x} at {error.start}"
     if isinstance(error, json.JSONDecodeError):

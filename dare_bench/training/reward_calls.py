@@ -135,7 +135,6 @@ def _as_list(prompt: Any) -> Any:
 
 
 def _plain(value: Any) -> Any:
-    """Numbers and arrays of numpy and torch as Python values."""
     return value.tolist() if hasattr(value, "tolist") else value
 
 
@@ -206,7 +205,6 @@ def _where_it_raises(
 
 
 def _places(prompts: Sequence[RewardPrompt]) -> str:
-    """The places of prompts, the first few by name."""
     places = list(dict.fromkeys(prompt.where for prompt in prompts))
     return ", ".join(places[:3]) + (f" and {len(places) - 3} more" if len(places) > 3 else "")
 

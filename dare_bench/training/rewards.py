@@ -119,7 +119,6 @@ def check_options(
 
 
 def _by_reward(prompts: Sequence[RewardPrompt], weights: Weights) -> dict[str, Sequence[int]]:
-    """The indices of the prompts that each reward scores."""
     if weights:
         return dict.fromkeys(weights, range(len(prompts))) if prompts else {}
     places: dict[str, list[int]] = {}
@@ -129,7 +128,6 @@ def _by_reward(prompts: Sequence[RewardPrompt], weights: Weights) -> dict[str, S
 
 
 def _combined(parts: Mapping[str, Reward], weights: Weights) -> Reward:
-    """The reward of an answer, from those that scored it."""
     values = {name: part.value for name, part in parts.items() if part.value is not None}
     value = sum(weights.get(name, 1.0) * value for name, value in values.items()) if values else None
     accuracy = next((part.accuracy for part in parts.values() if part.accuracy is not None), None)

@@ -114,14 +114,12 @@ def _held(out: Path) -> contextlib.AbstractContextManager[None]:
 
 
 def _report_lengths(data: Tokens) -> None:
-    """Log the lengths of the rows."""
     if first_process():
         for line in histogram(data).split("\n"):
             log.info("%s", line)
 
 
 def _report_padding(options: Any, data: Tokens) -> None:
-    """Log what follows the answers, as resolved."""
     longest = max(len(row.answer) for item in data.items for row in item)
     if first_process() and longest:
         end = {"drawn": "; the canvas of a row is drawn in each epoch", "eos_supervised": "; rows end with a block"}

@@ -146,7 +146,6 @@ def _rewards(method: Any, functions: Functions) -> dict[str, Any]:
 
 
 def _thaw(network: Any) -> None:
-    """Make the weights of an opened adapter trainable."""
     for name, weight in network.named_parameters():
         weight.requires_grad_("lora_" in name)
 

@@ -96,8 +96,6 @@ def _report_overlong(long: list[str], total: int, limit: int, overlong: str) -> 
 
 
 class _Encoder:
-    """Encodes rows with one model."""
-
     def __init__(self, model: LoadedModel) -> None:
         self.model = model
 

@@ -129,7 +129,6 @@ def _base(base: Base, chart: Frame) -> str:
 
 
 def _curve(line: _Line, chart: Frame, bands: bool) -> str:
-    """A line, its marks, and its intervals as a band or as whiskers."""
     x, y, points = chart.x, chart.y, line.points
     parts = [f'<g class="series f{line.number}">']
     as_band = bands and len(points) > 1 and all(point.lo is not None and point.hi is not None for point in points)
@@ -154,7 +153,6 @@ def _curve(line: _Line, chart: Frame, bands: bool) -> str:
 
 
 def _labels(drawn: Sequence[_Line], chart: Frame) -> str:
-    """The labels at the ends of the lines, where there is space."""
     heights = spread([chart.y(line.points[-1].y) for line in drawn], HEIGHT, TOP, BOTTOM)
     labels = [
         f'<text class="f{line.number}" x="{px(chart.x(line.points[-1].x) + 10)}" y="{px(height)}"'

@@ -48,7 +48,6 @@ def forest(effects: Sequence[Effect], *, ident: str, title: str) -> Markup:
 
 
 def _effect(effect: Effect, top: float, x: AxisScale) -> str:
-    """A difference's name and, below it, its interval and its mark."""
     down, whisker = px(top + 31), ""
     if effect.lo is not None and effect.hi is not None:
         lo, hi = px(x(effect.lo)), px(x(effect.hi))

@@ -180,14 +180,12 @@ def _drawable(point: Point) -> bool:
 
 
 def _interval(point: Point, wanted: bool) -> tuple[float, float] | None:
-    """The interval if it is to be drawn."""
     if not wanted or not point.ranked or point.lo is None or point.hi is None:
         return None
     return point.lo, point.hi
 
 
 def _shapes(ident: str, marks: Iterable[_Mark]) -> str:
-    """The shapes that the marks refer to, full-sized and small."""
     paths = []
     for number, ranked in sorted({(mark.number % 8, mark.point.ranked) for mark in marks}):
         size, path = ("m", shape(number)) if ranked else ("s", shape(number, SMALL))
@@ -196,7 +194,6 @@ def _shapes(ident: str, marks: Iterable[_Mark]) -> str:
 
 
 def _link(mark: _Mark, ident: str, unit: str, percent: bool, brief: bool) -> str:
-    """A mark, its interval and its name, as a link to the run's page."""
     point = mark.point
     name = (
         point.name,
@@ -217,7 +214,6 @@ def _link(mark: _Mark, ident: str, unit: str, percent: bool, brief: bool) -> str
 
 
 def _x_text(point: Point) -> str:
-    """x, with the range of its replicates."""
     text = compact(point.x or 0.0)
     return f"{text} ({'–'.join(map(compact, point.x_range))})" if point.x_range else text
 
@@ -234,7 +230,6 @@ def _stairs(members: Sequence[_Mark], better: BetterX, upright: BetterY) -> list
 
 
 def _dominated_area(corners: Sequence[tuple[float, float]], upright: BetterY) -> str:
-    """The frontier as a line, and the area that it dominates as a tint."""
     if not corners:
         return ""
     line = "M" + "L".join(f"{px(x)} {px(y)}" for x, y in corners)

@@ -119,7 +119,6 @@ class CollapseWarning(TrainerCallback):
 
 
 def _is_format(name: str) -> bool:
-    """Is it a reward's term about the form of an answer?"""
     group, _, term = name.partition("/")
     return group == "reward" and ("format" in term or term in ("answered", "boxed", "tags"))
 

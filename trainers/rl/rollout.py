@@ -297,7 +297,6 @@ class Rollouts(StepSource):
         self.policy.write_lines(table_name(step), lines)
 
     def _slice(self, every: Sequence[Any]) -> Any:
-        """The part of this process."""
         size = len(every) // self.shape.processes
         return every[self.process * size : (self.process + 1) * size]
 

@@ -155,11 +155,9 @@ class TreeRollouts(Rollouts):
         return self._with_old_values(rollout)
 
     def _total(self, value: int) -> int:
-        """The sum over all processes."""
         return sum(self.policy.gather(value))
 
     def _roots(self, number: int) -> list[Node]:
-        """The roots of this process."""
         every = [
             Node(index, replace(self.request(number, place, 0, epoch, index), key=f"{number}.{place}"))
             for place, (epoch, index) in enumerate(self.drawn(number))
@@ -168,7 +166,6 @@ class TreeRollouts(Rollouts):
         return mine
 
     def _grown(self, number: int) -> list[list[Node]]:
-        """The nodes of each level below the roots, tree by tree."""
         above = self._roots(number)
         turns = {node.index: self.policy.forwards(node.request) for node in above}
         levels = []

@@ -25,7 +25,7 @@ from dare_bench.analysis.published import (
 )
 from dare_bench.analysis.settings import answers_each
 from dare_bench.reports.elements import markdown, show
-from dare_bench.reports.published_report import EXPLAINED, elements
+from dare_bench.reports.scores_report import EXPLAINED, published_elements
 from dare_bench.runs.reader import Run
 from dare_bench.runs.schema import RecipeBlock
 
@@ -203,12 +203,12 @@ def test_only_runs_of_a_recipe_are_compared(tmp_path: Path) -> None:
     plain, built = _run(tmp_path / "a"), _edited(_run(tmp_path / "b"), add)
     unfinished = Run(make_run(tmp_path / "c"))
     assert [item.recipe for item in comparisons([plain, built, unfinished])] == ["llada/gsm8k"]
-    assert list(elements([])) == []
+    assert list(published_elements([])) == []
 
 
 def test_both_numbers_and_their_intervals_stand_in_one_row(tmp_path: Path) -> None:
     built = compare_with_published(_run(tmp_path), _recipe())
-    row = next(line for line in markdown(elements([built])).splitlines() if line.startswith("| llada/gsm8k"))
+    row = next(line for line in markdown(published_elements([built])).splitlines() if line.startswith("| llada/gsm8k"))
     assert "79.68 (77.42 to 81.76) of 1319" in row and "80.00 (73.91 to 84.95) of 200" in row
     assert "+0.32 (" in row and "within noise" in row
 
@@ -219,11 +219,11 @@ def test_nothing_to_compare_is_shown_as_dashes() -> None:
         "r/x", "run", "m", "t", "acc,none", "", "accuracy", bare, None, None, "cannot tell", "why", "recorded",
         (), (), (), (),
     )  # fmt: skip
-    assert "| r/x | 50.00 (—) of an unknown number | — | — | cannot tell |" in markdown(elements([built]))
+    assert "| r/x | 50.00 (—) of an unknown number | — | — | cannot tell |" in markdown(published_elements([built]))
 
 
 def _text(made: PublishedComparison) -> str:
-    return markdown(elements([made])).replace("\\", "")
+    return markdown(published_elements([made])).replace("\\", "")
 
 
 def test_another_model_gets_no_verdict_by_noise(tmp_path: Path) -> None:
@@ -242,7 +242,7 @@ def test_a_terminal_shows_each_doubts_first_sentence(tmp_path: Path) -> None:
     doubts = ["Two columns, 79.68 and 76.5. A maximum is biased.", "No seed."]
     built = compare_with_published(_run(tmp_path), _recipe(doubts=doubts))
     out = io.StringIO()
-    show(elements([built]), Console(file=out, width=80, markup=False, highlight=False))
+    show(published_elements([built]), Console(file=out, width=80, markup=False, highlight=False))
     text = out.getvalue()
     assert "doubt: Two columns, 79.68 and 76.5.\n" in text.replace(" \n", "\n") and "biased" not in text
     assert "dare-bench ls recipes llada/gsm8k" in text

@@ -10,8 +10,8 @@ from typing import Any
 from run_factory import make_run
 
 from dare_bench.analysis.task_changes import TaskChange, task_variants
+from dare_bench.reports.scores_report import task_elements
 from dare_bench.reports.elements import markdown
-from dare_bench.reports.task_changes_report import elements
 from dare_bench.runs.reader import Run
 
 
@@ -38,7 +38,7 @@ def _between(*runs: Run) -> tuple[TaskChange, ...]:
 def test_the_same_task_is_said_to_be_the_same(tmp_path: Path) -> None:
     (result,) = task_variants([_run(tmp_path, "a"), _run(tmp_path, "b")])
     assert result.same
-    assert "Same prompts, targets, filters and scorer in all runs: gsm8k." in markdown(elements([result]))
+    assert "Same prompts, targets, filters and scorer in all runs: gsm8k." in markdown(task_elements([result]))
 
 
 def test_another_definition_breaks_the_comparison(tmp_path: Path) -> None:
@@ -47,7 +47,7 @@ def test_another_definition_breaks_the_comparison(tmp_path: Path) -> None:
     assert not requested.same and len(result.breaks) == 1
     assert "prompts, filters or scorer changed between these runs: their scores aren't comparable" in result.breaks[0]
     assert result.notes == ("the harness's version changed too: 0.4.13 and 0.4.14",)
-    text = markdown(elements([requested]))
+    text = markdown(task_elements([requested]))
     assert "gsm8k: a and b" in text and "aren't comparable" in text
 
 
@@ -61,7 +61,7 @@ def test_more_documents_alone_break_nothing(tmp_path: Path) -> None:
     assert result.groups == (("a", "b"),) and not result.same and result.changes == ()
     output = "b and a: not the same documents: 4 are in both runs, 6 only in the first, 0 only in the second"
     assert result.notes == (output,)
-    text = markdown(elements([result]))
+    text = markdown(task_elements([result]))
     assert output in text and "Same prompts" not in text
 
 
@@ -82,7 +82,7 @@ def test_runs_are_grouped_by_task_and_harness(tmp_path: Path) -> None:
     lone = Run(make_run(tmp_path, "e", tasks={"mmlu": 0.5}))
     (result,) = task_variants([*runs, other, lone])
     assert result.same and result.groups == (("a", "b", "c"),) and result.harness == "lm-eval"
-    assert list(elements(task_variants([runs[0], other, lone]))) == []
+    assert list(task_elements(task_variants([runs[0], other, lone]))) == []
 
 
 def test_two_configs_of_one_name_are_no_change(tmp_path: Path) -> None:
@@ -98,7 +98,7 @@ def test_two_configs_of_one_name_are_no_change(tmp_path: Path) -> None:
 def test_three_runs_are_grouped_whatever_their_order(tmp_path: Path) -> None:
     runs = [_run(tmp_path, "a"), _run(tmp_path, "b", {3: "x"}, prompts="new"), _run(tmp_path, "c")]
     runs[1].results["chat_template_sha"] = "81ccac1e89fc1d03"
-    reported = {markdown(elements(task_variants(order))) for order in permutations(runs)}
+    reported = {markdown(task_elements(task_variants(order))) for order in permutations(runs)}
     assert len(reported) == 1
     (text,) = reported
     assert "Same prompts" not in text and "gsm8k: 2 variants" in text
@@ -113,12 +113,12 @@ def test_runs_with_other_limits_are_one_group(tmp_path: Path) -> None:
     (result,) = task_variants([other, few, all_of_them])
     assert result.groups == (("a", "b"), ("c",))
     assert [(item.first, item.second) for item in result.changes] == [("b", "c")]
-    text = markdown(elements([result]))
+    text = markdown(task_elements([result]))
     assert "b and a: not the same documents" in text and "A: a, b" in text
 
 
 def test_folders_of_one_run_id_are_told_apart_by_path(tmp_path: Path) -> None:
     runs = [_run(tmp_path / "x", "a"), _run(tmp_path / "y", "a", fingerprint="other")]
-    text = markdown(elements(task_variants(runs))).replace("\\", "")
+    text = markdown(task_elements(task_variants(runs))).replace("\\", "")
     assert f"{runs[0].path} and {runs[1].path}" in text
     assert task_variants([runs[0], Run(runs[0].path)]) == [], "one folder twice is one run"

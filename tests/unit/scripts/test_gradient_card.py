@@ -22,7 +22,7 @@ from dare_bench.model_adapters.sampling.strategies.quota import Quota, Sequentia
 from dare_bench.model_adapters.sampling.tokens import TokenPolicy
 from dare_bench.seeds import key
 from dare_bench.trainers.rl.completions import Completion, Prediction
-from dare_bench.trainers.rl.step_rewards import step_scores
+from dare_bench.trainers.rl.mdpo import step_scores
 from dare_bench.types import LoopStats
 
 STRATEGIES = {

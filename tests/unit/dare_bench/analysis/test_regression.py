@@ -19,7 +19,7 @@ from dare_bench.analysis.baseline import Baseline
 from dare_bench.analysis.regression import compare_baselines
 from dare_bench.errors import RunError, UsageError
 from dare_bench.formatting import about_points
-from dare_bench.reports import junit, regression_report
+from dare_bench.reports import regression_report
 from dare_bench.reports.elements import markdown
 from dare_bench.runs.reader import Run
 
@@ -332,7 +332,7 @@ def test_a_score_that_is_gone_is_red(other: bool) -> None:
     result = compare_baselines("run", item, changed(two, without_scores))
     assert result.regressed and "the run has no such score" in result.reasons[0]
     text = markdown(regression_report.elements(result))
-    assert "nan" not in text and 'failures="1"' in junit.text(result)
+    assert "nan" not in text and 'failures="1"' in regression_report.junit_text(result)
 
 
 def test_documents_that_have_no_value_any_more_are_red() -> None:
@@ -399,13 +399,13 @@ def test_junit_is_xml_whatever_the_model_wrote(tmp_path: Path) -> None:
     other = changed(item, lambda r: r["tasks"][TASK]["documents"]["7"].__setitem__(4, ["x"]))
     other.tasks[TASK].documents["7"].values[0] = HOSTILE
     result = compare_baselines("run\x07", item, other)
-    suite = ElementTree.fromstring(junit.text(result))
+    suite = ElementTree.fromstring(regression_report.junit_text(result))
     cases = {(case.get("classname"), case.get("name")): case for case in suite}
     assert set(cases) == {(TASK, KEY), (TASK, "answers"), ("all tasks", "ties")}
     failure = cases[TASK, KEY].find("failure")
     assert failure is not None and failure.text is not None and f"{TASK}/7" in failure.text and "<b>" in failure.text
     assert (suite.get("tests"), suite.get("failures")) == ("3", "2")
-    junit.write(tmp_path / "x.xml", junit.text(result))
+    (tmp_path / "x.xml").write_text(regression_report.junit_text(result))
     ElementTree.parse(tmp_path / "x.xml")
 
 
@@ -421,5 +421,5 @@ def test_an_excused_document_is_listed_in_junit_too(tmp_path: Path) -> None:
     item = made(tmp_path, n_docs=200)
     other = item.model_copy(deep=True)
     other.tasks[TASK].documents["7"] = item.tasks[TASK].documents["7"]._replace(answer="x", near_tie=True)
-    suite = ElementTree.fromstring(junit.text(compare_baselines("run", item, other)))
+    suite = ElementTree.fromstring(regression_report.junit_text(compare_baselines("run", item, other)))
     assert suite.get("failures") == "0" and f"{TASK}/7" in ElementTree.tostring(suite, encoding="unicode")

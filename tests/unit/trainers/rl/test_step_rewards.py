@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from dare_bench.trainers.rl.step_rewards import (
+from dare_bench.trainers.rl.mdpo import (
     choose,
     chosen_steps,
     continued,

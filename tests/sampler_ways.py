@@ -31,20 +31,26 @@ DREAM = {
     "prefix": {**NEW, "cache": "prefix", "block_length": 6, "alg": "confidence_threshold", "threshold": 0.5},
     "dual": {**NEW, "cache": "dual", "block_length": 6, "steps": 8, "temperature": 0.4},
 }
-STRATEGIES = ("sequential", "low_confidence_static", "low_confidence_dynamic", "entropy_bounded")
+GRIDS = {"4 T=0.0": (4, 4, 0.0), "4 T=0.8": (4, 4, 0.8), "6 T=0.8": (6, 3, 0.8)}
 SDAR = {
-    f"{strategy} {block} T={temperature}": {
+    f"{strategy} {grid}": {
         "gen_length": 9,
-        "block_length": block,
+        "block_length": GRIDS[grid][0],
         "remasking_strategy": strategy,
-        "denoising_steps": steps,
-        "temperature": temperature,
+        "denoising_steps": GRIDS[grid][1],
+        "temperature": GRIDS[grid][2],
         **({"eb_threshold": 2.0} if strategy == "entropy_bounded" else {"confidence_threshold": 0.5}),
-        **({"top_k": 20, "top_p": 0.95} if temperature else {}),
+        **({"top_k": 20, "top_p": 0.95} if GRIDS[grid][2] else {}),
     }
-    for strategy in STRATEGIES
-    for block, steps, temperature in ((4, 4, 0.0), (4, 4, 0.8), (6, 3, 0.8))
+    for strategy, grids in {
+        "sequential": ("6 T=0.8",),
+        "low_confidence_static": ("4 T=0.8",),
+        "low_confidence_dynamic": ("4 T=0.0", "4 T=0.8"),
+        "entropy_bounded": ("4 T=0.0", "6 T=0.8"),
+    }.items()
+    for grid in grids
 }
+"""Each strategy, each grid and each temperature; the reference vectors have more of them."""
 LLADA2 = {
     "threshold": {"gen_length": 12, "block_length": 8, "threshold": 0.5},
     "top-p": {"gen_length": 12, "block_length": 8, "threshold": 0.6, "temperature": 0.7, "top_p": 0.9, "steps": 3},

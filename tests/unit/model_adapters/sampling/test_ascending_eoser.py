@@ -31,7 +31,7 @@ def answer(family: str, steps: int, **fields: object) -> Generation:
     return golden.model(family).generate([prompt], **fields)[0]
 
 
-@pytest.mark.parametrize("steps", [1, 2, 3, 5])
+@pytest.mark.parametrize("steps", [1, 5])
 @pytest.mark.parametrize("family", golden.FAMILIES)
 def test_step_i_writes_two_to_the_i_tokens(family: str, steps: int) -> None:
     result = answer(family, steps, strategy="ascending")

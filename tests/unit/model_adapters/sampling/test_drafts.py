@@ -37,9 +37,9 @@ def idle(monkeypatch):
 
 
 def answers(model, family, way, **more):
-    """All of the answers but times and confidences, and their forwards."""
+    """All of the answers to four prompts but times and confidences, and their forwards."""
     fields = {**WAYS[family][way], "trajectory": True, "predictions": True, "near_tie": True, **more}
-    got = model.generate(prompts(family), seed=3, max_rows=3, **fields)
+    got = model.generate(prompts(family)[:4], seed=3, max_rows=3, **fields)
     found = [
         (a.tokens, a.reference_nfe, a.finish_reason, a.near_tie, a.predictions, [e[:4] for e in a.trajectory])
         for a in got
@@ -49,27 +49,24 @@ def answers(model, family, way, **more):
 
 @pytest.mark.parametrize(("family", "way"), CASES)
 def test_answers_are_those_without_drafts(family, way, monkeypatch):
-    """Listed positions, static shapes, and frames as CUDA graphs capture them; three rows at different places."""
+    """Listed positions, and frames of static shape as CUDA graphs capture them; three rows at different places."""
     model = golden.model(family)
     expected, forwards = answers(model, family, way)
     listed, fewer = answers(model, family, way, draft_steps=3)
     assert listed == expected and fewer <= forwards
     monkeypatch.setattr(model.loaded.network, "attention", BACKENDS["padded"])
-    assert answers(model, family, way, draft_steps=2)[0] == expected
     monkeypatch.setattr(
         model.loaded, "frames", Frames(model.loaded.network, compiler=lambda turn: turn, capture=RecordedGraphs())
     )
     assert answers(model, family, way, draft_steps=3) == (expected, fewer)
 
 
-def test_forwards_are_saved_in_every_family():
-    for family in WAYS:
-        ways = [way for way in WAYS[family] if (family, way) not in REFUSED]
-        saved = [
-            answers(golden.model(family), family, w)[1] - answers(golden.model(family), family, w, draft_steps=3)[1]
-            for w in ways
-        ]
-        assert max(saved) > 0, family
+@pytest.mark.parametrize("family", WAYS)
+def test_forwards_are_saved_in_every_family(family):
+    """In some way of decoding."""
+    ways = [way for way in WAYS[family] if (family, way) not in REFUSED]
+    forwards = ([answers(golden.model(family), family, way, draft_steps=steps)[1] for steps in (0, 3)] for way in ways)
+    assert any(drafted < stepwise for stepwise, drafted in forwards)
 
 
 @pytest.mark.parametrize(("family", "way"), sorted(REFUSED))

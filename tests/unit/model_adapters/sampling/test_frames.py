@@ -45,9 +45,9 @@ def framed():
 
 
 def answers(model, family, way):
-    """Tokens, forwards, end and events of every prompt, three rows at a time."""
+    """Tokens, forwards, end and events of four prompts, three rows at a time."""
     fields = {**WAYS[family][way], "trajectory": True}
-    got = model.generate(prompts(family), seed=3, max_rows=3, **fields)
+    got = model.generate(prompts(family)[:4], seed=3, max_rows=3, **fields)
     return [(a.tokens, a.nfe, a.reference_nfe, a.finish_reason, [e[:4] for e in a.trajectory]) for a in got]
 
 
@@ -102,10 +102,11 @@ ONE_SHAPE = {
 }
 
 
-@pytest.mark.parametrize(("family", "fields"), ONE_SHAPE.items())
-def test_turns_of_one_shape_are_one_graph(family, fields, framed, monkeypatch):
+@pytest.mark.parametrize("family", ["llada", "dream", "sdar", "llada2", "fast_dllm_v2"])
+def test_turns_of_one_shape_are_one_graph(family, framed, monkeypatch):
     """Traced once and without a break. Sixteen prompts of one length, two rows at a time, are many packs."""
     asked = [[3 + (5 * i + j) % 40 for j in range(12)] for i in range(16)]
+    fields = ONE_SHAPE[family]
     listed = [a.tokens for a in golden.model(family).generate(asked, max_rows=2, **fields)]
     packs, store = [], StepFrame.load
     monkeypatch.setattr(StepFrame, "load", lambda frame, state, view: packs.append(1) or store(frame, state, view))
@@ -118,7 +119,8 @@ def test_turns_of_one_shape_are_one_graph(family, fields, framed, monkeypatch):
 
 @pytest.mark.slow
 @pytest.mark.skipif(which("g++") is None, reason="PyTorch compiles for a CPU with g++, which is not installed")
-def test_compiled_turns_answer_as_others(framed):
+def test_compiled_turns_answer_as_others(framed, monkeypatch):
+    monkeypatch.setattr("torch._inductor.config.compile_threads", 1)  # else processes that import PyTorch are started
     asked, fields = [[3 + j for j in range(12)], [9 + j for j in range(12)]], {"gen_length": 8, "block_length": 4}
     listed = [a.tokens for a in golden.model().generate(asked, **fields)]
     assert [a.tokens for a in framed("llada").generate(asked, **fields)] == listed

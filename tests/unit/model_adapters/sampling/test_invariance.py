@@ -8,19 +8,11 @@ import golden
 import pytest
 import torch
 
-from dare_bench.seeds import sample_key
-from dare_bench.types import LoopStats, Request
-
 WAYS = {
-    "greedy": {},
-    "temperature": {"temperature": 0.7},
-    "random order": {"temperature": 0.5, "remasking": "random"},
-    "guidance": {"cfg_scale": 0.5},
-    "threshold": {"threshold": 0.5},
-    "factor": {"factor": 1.0},
     "early stop": {"early_stop": True, "eos_id": 79},
     "suppressed": {"confidence_eos_eot_inf": True, "eos_id": 79, "eot_id": 26},
 }
+"""Those that are not in ``sampler_ways.py``, and so not in ``test_families_invariance.py``."""
 
 
 def prompts(count: int = 8) -> list[list[int]]:
@@ -44,21 +36,6 @@ def test_rows_and_order_change_nothing(way):
     random.Random(1).shuffle(order)
     shuffled = model.generate([items[i] for i in order], max_rows=5, **options)
     assert [told(g) for g in shuffled] == [alone[i] for i in order]
-
-
-def test_rows_that_decide_differently_share_a_forward():
-    """Every way of decoding at once in one pack gives what each gives by itself."""
-    model, item = golden.model(), prompts(1)[0]
-    base = {"gen_length": 16, "block_length": 8, "trajectory": True}
-    requests = [
-        Request(way, "generate", item, decoding={**base, **fields}, seed=sample_key(0, way, 0, 0))
-        for way, fields in WAYS.items()
-    ]
-    stats = LoopStats()
-    together = {s.request.key: told(s.answer) for s in model.loaded.generate(requests, max_rows=8, stats=stats)}
-    apart = {s.request.key: told(s.answer) for r in requests for s in model.loaded.generate([r])}
-    assert together == apart
-    assert stats.row_forwards > stats.forwards
 
 
 def test_the_same_prompt_twice_is_two_draws_and_the_seed_matters():

@@ -10,9 +10,8 @@ from typing import Any
 
 import pytest
 
-from dare_bench.harness.opencompass.catalog import ConfigCatalog
+from dare_bench.harness.opencompass.catalog import ConfigCatalog, quiet
 from dare_bench.harness.opencompass.layout import ROOT, Layout
-from dare_bench.harness.opencompass.catalog import quiet
 
 BENCH = Path(__file__).parent / "data" / "bench"
 

@@ -10,8 +10,8 @@ from typing import Any
 from run_factory import make_run
 
 from dare_bench.analysis.task_changes import TaskChange, task_variants
-from dare_bench.reports.scores_report import task_elements
 from dare_bench.reports.elements import markdown
+from dare_bench.reports.scores_report import task_elements
 from dare_bench.runs.reader import Run
 
 

@@ -1,7 +1,7 @@
 """Keys and values of committed tokens, by slot, which the rows of a plan read and write.
 
 A slot holds one token's keys and values of every layer, rotated to its position. Slot 0 is the null slot: padded
-reads point to it, and it is never written. The sampler assigns the slots (``sampling/pages.py``); the network only
+reads point to it, and it is never written. The sampler assigns the slots (``backbone/pages.py``); the network only
 reads and writes.
 
 Shape letters: S slots, T packed tokens, K key heads, C head channels.

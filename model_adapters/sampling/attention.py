@@ -11,7 +11,7 @@ from typing import Any, ClassVar, Protocol
 
 from torch import Tensor
 
-from dare_bench.model_adapters.sampling.pages import RowPages
+from dare_bench.model_adapters.backbone.pages import RowPages
 
 
 class Row(Protocol):

@@ -14,7 +14,7 @@ from torch import Tensor
 
 from dare_bench.diffusion.plan import Cached
 from dare_bench.model_adapters.backbone.cache import KVStore
-from dare_bench.model_adapters.sampling.pages import CachePage, PagePool, page_sizes
+from dare_bench.model_adapters.backbone.pages import CachePage, PagePool, page_sizes
 from dare_bench.model_adapters.sampling.state import RowState
 
 FIRST_SLOTS = 1024

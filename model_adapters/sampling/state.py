@@ -10,9 +10,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from dare_bench.model_adapters.backbone.pages import RowPages
 from dare_bench.model_adapters.sampling.attention import CachePolicy
 from dare_bench.model_adapters.sampling.draws import ReplayedDraws
-from dare_bench.model_adapters.sampling.pages import RowPages
 from dare_bench.model_adapters.sampling.sampler import Sampler
 from dare_bench.types import Event
 

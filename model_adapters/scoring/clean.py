@@ -1,7 +1,7 @@
 """Keys and values of clean prefixes, for the families whose blocks attend only to clean tokens before them.
 
 They are computed once and read by every masked block of a pair, by the choices of a question, and by later requests
-with the same beginning (``sampling/pages.py`` shares full blocks).
+with the same beginning (``backbone/pages.py`` shares full blocks).
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from typing import Any
 import torch
 
 from dare_bench.diffusion.plan import Cached, Plan
-from dare_bench.model_adapters.sampling.pages import CachePage
+from dare_bench.model_adapters.backbone.pages import CachePage
 from dare_bench.model_adapters.sampling.row_cache import RowCache
 from dare_bench.model_adapters.scoring.pairs import ScoredPair
 from dare_bench.types import LoopStats

@@ -11,8 +11,8 @@ from torch import Tensor
 
 from dare_bench.diffusion.likelihood import MaskDraws
 from dare_bench.errors import PromptError
+from dare_bench.model_adapters.backbone.pages import RowPages, chain
 from dare_bench.model_adapters.encoding import split_texts
-from dare_bench.model_adapters.sampling.pages import RowPages, chain
 from dare_bench.model_adapters.scoring.likelihood_estimators import LikelihoodEstimator
 from dare_bench.model_adapters.scoring.scored_model import ScoredModel
 from dare_bench.types import Likelihood, Request

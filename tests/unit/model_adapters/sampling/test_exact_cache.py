@@ -11,8 +11,8 @@ from decisions import open_positions
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from dare_bench.model_adapters.backbone.pages import PagePool, RowPages, chain
 from dare_bench.model_adapters.sampling import row_cache
-from dare_bench.model_adapters.sampling.pages import PagePool, RowPages, chain
 from dare_bench.model_adapters.sampling.ranking import rank
 from dare_bench.model_adapters.sampling.strategies.bounded import EntropyBound
 from dare_bench.model_adapters.sampling.tokens import propose

@@ -2,7 +2,7 @@
 
 A committed page can be shared: its key is a hash of its tokens and of all tokens before it, so rows with a common
 prompt prefix read the same slots. Pages without readers stay until their slots are needed, and are evicted in LRU
-order. The tensors are in ``backbone/cache.py``.
+order. The tensors are in ``cache.py``.
 """
 
 from __future__ import annotations

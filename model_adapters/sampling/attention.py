@@ -23,9 +23,9 @@ class Row(Protocol):
     mask_id: int
     opened: bool
     pages: RowPages
+    begin: int
 
-    @property
-    def begin(self) -> int: ...
+    def window(self) -> tuple[int, int]: ...
     @property
     def stop(self) -> int: ...
     @property

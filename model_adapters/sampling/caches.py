@@ -27,7 +27,7 @@ class ExactCache(CachePolicy):
         return row.pages.columns, row.begin
 
     def reads(self, row: Row) -> Tensor:
-        return row.pages.slots[: self.window(row)[0]]
+        return row.pages.slots[: row.window()[0]]
 
 
 class CleanCache(CachePolicy):

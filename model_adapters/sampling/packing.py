@@ -174,7 +174,7 @@ class Packer:
     def _candidates(self, order: Sequence[int], spans: Sequence[tuple[int, int]]) -> Candidates:
         """The candidates of each row, and what a forward has to know of them."""
         rows, lengths = [self.rows[i] for i in order], [spans[i][1] - spans[i][0] for i in order]
-        column_N = torch.cat(parts := [row.candidates(*spans[i]) for i, row in zip(order, rows, strict=True)])
+        column_N = torch.cat(parts := [row.part()[1] for row in rows])
         counts, edits = [len(part) for part in parts], any(row.sampler.strategy.edits for row in rows)
         places = zip(order, rows, accumulate([0, *lengths]), accumulate([0, *counts]), strict=False)
         of_rows = [

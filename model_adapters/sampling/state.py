@@ -44,6 +44,8 @@ class RowState:
     """Of the network, when the row started."""
     canvas: Tensor = field(init=False)
     block: int = -1
+    begin: int = 0
+    """The first column of the block."""
     step: int = 0
     forward: int = field(init=False)
     """Forwards so far (a guided pair is one), counted from ``start_forward``."""
@@ -78,7 +80,7 @@ class RowState:
     started: float = field(default_factory=time.perf_counter)
     saved: int = 0
     """Forwards that drafts have saved."""
-    _candidates: tuple[tuple[int, int, int], Tensor] | None = None
+    _part: tuple[tuple[int, bool, int], tuple[int, int], Tensor] | None = None
 
     def __post_init__(self) -> None:
         written = [*self.prompt, *(self.given or ())]
@@ -86,12 +88,6 @@ class RowState:
         self.canvas = torch.tensor([*written, *[self.mask_id] * masks], dtype=torch.long)
         self.forward = self.start_forward
         self.scores = torch.full((len(self.canvas),), float("inf"), dtype=torch.float64)
-
-    @property
-    def begin(self) -> int:
-        """The first column of the block."""
-        blocks = self.block * self.sampler.block_length
-        return self.sampler.origin(len(self.prompt)) + blocks - len(self.dropped)
 
     @property
     def answer_begin(self) -> int:
@@ -142,18 +138,21 @@ class RowState:
     def cache(self) -> CachePolicy:
         return self.sampler.attention.cache
 
-    def window(self) -> tuple[int, int]:
-        """The columns that the next forward computes."""
-        return self.cache.window(self)
-
-    def candidates(self, low: int, high: int) -> Tensor:
-        """Of the columns that a forward computes, those that may be open while the row is in its block, int64 [n]: no
-        mask is added outside of the block."""
-        if self._candidates is None or self._candidates[0] != (self.block, low, high):
+    def part(self) -> tuple[tuple[int, int], Tensor]:
+        """The row's part of a pack, which is computed when its window moves: the columns that the next forward
+        computes, and those of them that may be open while the row is in its block, int64 [n]. No mask is added outside
+        of the block."""
+        key = self.block, self.opened, self.pages.columns
+        if self._part is None or self._part[0] != key or self.cache.follows_canvas:
+            low, high = self.cache.window(self)
             column = torch.arange(max(low, self.low), min(high, self.stop))
             column = column[(column >= self.begin) | (self.canvas[column] == self.mask_id)]
-            self._candidates = (self.block, low, high), column
-        return self._candidates[1]
+            self._part = key, (low, high), column
+        return self._part[1:]
+
+    def window(self) -> tuple[int, int]:
+        """The columns that the next forward computes."""
+        return self.part()[0]
 
     @property
     def forwards(self) -> int:
@@ -197,6 +196,7 @@ class RowState:
                     return False
                 self._drop_unseen()
             self.block, self.step, self.post_steps, self.opened = self.block + 1, 0, 0, False
+            self.begin = sampler.origin(p) + self.block * sampler.block_length - len(self.dropped)
             self.soft = None
             if self.begin >= len(self.canvas):
                 return False

@@ -60,11 +60,11 @@ STRATEGIES: tuple[str, ...] = (
     "bounded:EntropyBound",
     "bounded:Carry",
     "quota:Bernoulli",
-    "edit:Edit",
+    "editing:Edit",
     "quota:Ascending",
-    "eoser:Eoser",
-    "remasking:Rcr",
-    "remasking:P2",
+    "wrapped:Eoser",
+    "editing:Rcr",
+    "editing:P2",
 )
 """Module and class of each strategy; it is registered under the name of its class in snake case."""
 

@@ -24,7 +24,7 @@ from dare_bench.model_adapters.sampling.reference import ReferencePolicy
 from dare_bench.model_adapters.sampling.sampler import Sampler
 from dare_bench.model_adapters.sampling.strategies import Strategy
 from dare_bench.model_adapters.sampling.strategies.bounded import Dynamic
-from dare_bench.model_adapters.sampling.strategies.edit import Edit
+from dare_bench.model_adapters.sampling.strategies.editing import Edit
 from dare_bench.model_adapters.sampling.tokens import TokenPolicy
 from dare_bench.types import Decoding, ModelSpec
 

@@ -8,7 +8,7 @@ Shape letters: N open positions, R rows, V vocabulary.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Literal
 
 import torch
@@ -71,34 +71,30 @@ def propose(
         draws: the source of random numbers.
         nudge: moves the logits first.
     """
-    rows = max(1, CHUNK_ELEMENTS // logits_NV.shape[1])
-    temperature = policy.temperatures(positions.step_R[positions.row_N])
-    parts = []
-    for i in range(0, max(1, logits_NV.shape[0]), rows):
-        cut = slice(i, i + rows)
-        at = temperature[cut] if isinstance(temperature, Tensor) else temperature
-        part_NV = logits_NV[cut] if nudge is None else nudge.of(logits_NV[cut], cut)
-        part = _propose(part_NV, policy, at, score, positions, cut, draws)
-        if policy.greedy_first and not policy.greedy:
-            part = _greedy_first(part, part_NV, positions.is_first_N[cut])
-        parts.append(part)
-    return Offer.joined(parts)
+    size = max(1, CHUNK_ELEMENTS // logits_NV.shape[1])
+    cuts = [slice(i, i + size) for i in range(0, max(1, logits_NV.shape[0]), size)]
+    return Offer.joined([_propose(logits_NV[cut], policy, score, positions, cut, draws, nudge) for cut in cuts])
 
 
 def _propose(
-    logits_NV: Tensor,
+    given_NV: Tensor,
     policy: TokenPolicy,
-    temperature: Tensor | float,
     score: PositionScore,
     positions: Positions,
     cut: slice,
     draws: Draws,
+    nudge: Nudge | None,
 ) -> Offer:
-    best_NK = logits_NV.topk(policy.alternatives, -1).indices if policy.alternatives else None
-    logits_NV = _without(logits_NV.float(), policy.suppressed)
+    """The proposed tokens of the positions ``cut``, whose logits are ``given_NV``."""
+    if nudge is not None:
+        given_NV = nudge.of(given_NV, cut)
+    best_NK = given_NV.topk(policy.alternatives, -1).indices if policy.alternatives else None
+    logits_NV = _without(given_NV.float(), policy.suppressed)
     best_N, token_N = logits_NV.max(-1)
     finite = torch.isfinite(best_N).all()  # a NaN makes the maximum NaN
-    tempered_NV = logits_NV / temperature if policy.temperature > 0 else logits_NV
+    tempered_NV = logits_NV
+    if policy.temperature > 0:
+        tempered_NV = logits_NV / policy.temperatures(positions.step_R[positions.row_N[cut]])
     kept_NV = tempered_NV
     if policy.temperature > 0 or policy.confidence_of == "kept":
         kept_NV = keep(tempered_NV, policy.top_k, policy.top_p, policy.top_p_first)
@@ -112,17 +108,12 @@ def _propose(
     confidence_N = probability_NV.gather(1, token_N[:, None])[:, 0]
     score_N = score.of(probability_NV, confidence_N)
     best_confidence_NK = None if best_NK is None else probability_NV.gather(1, best_NK)
+    if policy.greedy_first and not policy.greedy:  # it is written whatever its score is
+        is_first_N = positions.is_first_N[cut]
+        token_N = torch.where(is_first_N, given_NV.argmax(-1), token_N)
+        logprob_N = torch.where(is_first_N, 0.0, logprob_N)
     drawn = policy.temperature > 0
     return Offer(token_N, confidence_N, logprob_N, score_N, finite, drawn, best_NK, best_confidence_NK)
-
-
-def _greedy_first(offer: Offer, logits_NV: Tensor, is_first_N: Tensor) -> Offer:
-    """The offer with the argmax at the first positions of blocks, which are written whatever their scores are."""
-    return replace(
-        offer,
-        token_N=torch.where(is_first_N, logits_NV.argmax(-1), offer.token_N),
-        logprob_N=torch.where(is_first_N, 0.0, offer.logprob_N),
-    )
 
 
 def _without(logits_NV: Tensor, ids: Sequence[int]) -> Tensor:

@@ -3,20 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import ClassVar, Self
+from dataclasses import replace
+from typing import Any, ClassVar, Self
 
 import torch
-from pydantic import model_validator
+from pydantic import Field, PrivateAttr, field_serializer, field_validator, model_validator
 from torch import Tensor
 
 from dare_bench.model_adapters.sampling.records import Decision, Offer, Positions
-from dare_bench.model_adapters.sampling.scores import PositionScore
-from dare_bench.model_adapters.sampling.strategies import Strategy
+from dare_bench.model_adapters.sampling.scores import PositionScore, TopTwoMargin
+from dare_bench.model_adapters.sampling.strategies import Strategy, strategy_of
 
 
 class WrappedStrategy(Strategy):
     """A strategy that modifies another one, for which written tokens are final: one that ``edits`` (``remasks``,
-    ``remembers``) is refused with ValueError."""
+    ``remembers``) is refused with ValueError. Subclasses override :meth:`select`."""
 
     inner: Strategy
 
@@ -52,9 +53,6 @@ class WrappedStrategy(Strategy):
     def finished(self, positions: Positions, decision: Decision) -> Tensor:
         return self.inner.finished(positions, decision)
 
-    def select(self, offer: Offer, positions: Positions) -> Decision:
-        return self.inner.select(offer, positions)
-
 
 class FirstToken(WrappedStrategy):
     """The first forward of a block, which fills the cache, writes the block's first token alone; the inner strategy
@@ -84,3 +82,60 @@ class FirstToken(WrappedStrategy):
         has_first_R = positions.count(is_first_N) > 0
         opening_R = (positions.step_R == 0) & has_first_R  # a given canvas may hold the first token
         return chosen.only(torch.where(opening_R[positions.row_N], is_first_N, chosen.written_N), positions)
+
+
+class Eoser(WrappedStrategy):
+    """The ``inner`` strategy, with the confidence of EOS multiplied by a factor that rises from ``gamma_min`` to 1 over
+    the steps of a block, so that answers do not end early (EOSER, EOS early rejection; approximate). ``steps`` are the
+    inner strategy's."""
+
+    name: ClassVar[str] = "eoser"
+    source: ClassVar[str] = "EOSER, arXiv 2509.23924"
+
+    inner: Strategy = Field(default="quota", validate_default=True)
+    """By name or as ``{"name": NAME, field: value}``; it ranks by confidence or margin."""
+    gamma_min: float = Field(default=0.4, ge=0, le=1)
+
+    _eos_ids: tuple[int, ...] = PrivateAttr(default=())
+    _planned: int = PrivateAttr(default=1)
+
+    @field_validator("inner", mode="before")
+    @classmethod
+    def _by_name(cls, value: Any) -> Strategy:
+        inner = strategy_of(value)
+        if inner.edits or isinstance(inner, Eoser) or type(inner.score) not in (PositionScore, TopTwoMargin):
+            raise ValueError(
+                f"strategy {inner.name!r} does not rank masked positions by a probability; use one that ranks by "
+                "confidence or margin (quota, block_quota, threshold, dynamic, ascending, ...)"
+            )
+        return inner
+
+    @model_validator(mode="after")
+    def _hand_on_steps(self) -> Self:
+        if self.steps not in (None, self.inner.steps):
+            if self.inner.steps is not None:
+                raise ValueError(f"steps={self.steps} and the inner strategy's steps={self.inner.steps}; give one")
+            object.__setattr__(self, "inner", self.inner.model_copy(update={"steps": self.steps}))
+        return self
+
+    @field_serializer("inner")
+    def _recorded(self, inner: Strategy) -> dict[str, Any]:
+        return inner.recorded()
+
+    def for_model(self, eos_ids: Sequence[int], length: int) -> Eoser:
+        inner = self.inner.for_model(eos_ids, length)
+        copy = self.model_copy(update={"inner": inner})
+        copy._eos_ids, copy._planned = tuple(eos_ids), inner.planned(length)
+        return copy
+
+    def gamma(self, step_R: Tensor) -> Tensor:
+        """The factor at these steps of a block, float64 [R]."""
+        last = self._planned - 1
+        done_R = step_R.double() / last if last > 0 else torch.ones_like(step_R, dtype=torch.float64)
+        return self.gamma_min + (1 - self.gamma_min) * done_R.clamp(max=1)
+
+    def select(self, offer: Offer, positions: Positions) -> Decision:
+        eos_N = torch.isin(offer.token_N, torch.tensor(self._eos_ids, dtype=torch.long, device=offer.token_N.device))
+        gamma_N = self.gamma(positions.step_R)[positions.row_N].to(offer.score_N.dtype)
+        score_N = offer.score_N * torch.where(eos_N, gamma_N, 1.0)
+        return self.inner.select(replace(offer, score_N=score_N), positions)

@@ -11,12 +11,11 @@ from decisions import open_positions
 from trajectories import canvas_before
 
 from dare_bench.errors import DecodingError
-from dare_bench.model_adapters.sampling.draws import COUNTER
 from dare_bench.model_adapters.sampling.records import Offer
-from dare_bench.model_adapters.sampling.scores import SCORES
 from dare_bench.model_adapters.sampling.strategies import strategy_of
-from dare_bench.model_adapters.sampling.strategies.eoser import DecayedEos
+from dare_bench.model_adapters.sampling.strategies.bounded import Threshold
 from dare_bench.model_adapters.sampling.strategies.quota import Ascending
+from dare_bench.model_adapters.sampling.strategies.wrapped import Eoser
 from dare_bench.types import Generation
 
 PROMPT = [5, 6, 7, 8, 9, 10, 11]
@@ -61,15 +60,16 @@ def test_the_schedule_of_ascending_steps(length: int, steps: int | None, schedul
 
 
 def test_gamma_rises_linearly_to_one() -> None:
-    score = DecayedEos(SCORES["confidence"], 0.4, 4, (7, 9))
-    assert score.gamma(torch.arange(6)).tolist() == pytest.approx([0.4, 0.6, 0.8, 1.0, 1.0, 1.0])
-    assert DecayedEos(SCORES["confidence"], 0.4, 1, ()).gamma(torch.zeros(1)).tolist() == [1.0]
+    eoser = Eoser(inner=Threshold(steps=4, threshold=0.25)).for_model((7, 9), 8)
+    assert eoser.gamma(torch.arange(6)).tolist() == pytest.approx([0.4, 0.6, 0.8, 1.0, 1.0, 1.0])
+    assert Eoser(steps=1).for_model((), 8).gamma(torch.zeros(1)).tolist() == [1.0]
     tokens_N, confidence_N = torch.tensor([7, 8, 9, 7]), torch.tensor([0.5, 0.5, 0.25, 1.0])
     offer = Offer(tokens_N, confidence_N, torch.zeros(4), confidence_N, torch.tensor(True))
     positions = open_positions([0, 0, 0, 1], quota=(1, 1), step_R=torch.tensor([1, 0]))
-    ordered = score.order(offer, positions, COUNTER)
-    assert ordered.score_N.tolist() == pytest.approx([0.3, 0.5, 0.15, 0.4])
-    assert torch.equal(ordered.confidence_N, confidence_N), "what is recorded is the model's"
+    decision = eoser.select(offer, positions)
+    assert decision.score_N.tolist() == pytest.approx([0.3, 0.5, 0.15, 0.4])
+    assert decision.written_N.tolist() == [True, True, False, True], "the first two are above the threshold"
+    assert torch.equal(decision.confidence_N, confidence_N), "what is recorded is the model's"
 
 
 def common(family: str, **fields: object) -> int:
@@ -120,7 +120,7 @@ def test_rows_with_other_steps_or_ids_have_their_own_factor() -> None:
     ways += [{"gen_length": 8, "strategy": "eoser", "eos_id": 3}]
     samplers = [loaded.family.sampler(d := loaded.resolve(way), loaded.family.with_ids(loaded.spec, d)) for way in ways]
     assert len({sampler.decision for sampler in samplers}) == 4
-    assert [sampler.strategy.score.steps for sampler in samplers] == [2, 4, 8, 8]
+    assert [sampler.strategy._planned for sampler in samplers] == [2, 4, 8, 8]
 
 
 def test_what_is_recorded_selects_the_same_strategy() -> None:
@@ -139,6 +139,7 @@ def test_what_is_recorded_selects_the_same_strategy() -> None:
         ({"name": "eoser", "inner": "sequential"}, "'sequential' does not rank masked positions by a probability"),
         ({"name": "eoser", "inner": {"name": "quota", "rank_by": "random"}}, "does not rank masked positions"),
         ({"name": "eoser", "inner": {"name": "edit", "threshold": 0.5, "edit_threshold": 0}}, "does not rank masked"),
+        ({"name": "eoser", "inner": "eoser"}, "'eoser' does not rank masked positions by a probability"),
         ({"name": "eoser", "gamma_min": 2}, "gamma_min=2 is not valid"),
         ({"name": "eoser", "steps": 3, "inner": {"name": "quota", "steps": 4}}, "steps=3 and the inner strategy's"),
     ],

@@ -22,9 +22,8 @@ from dare_bench.model_adapters.sampling.stopping import (
     through_eos,
 )
 from dare_bench.model_adapters.sampling.strategies.bounded import Carry, Dynamic, Factor, Threshold
-from dare_bench.model_adapters.sampling.strategies.edit import Edit
+from dare_bench.model_adapters.sampling.strategies.editing import Edit, Rcr
 from dare_bench.model_adapters.sampling.strategies.quota import Quota, Sequential, even_schedule
-from dare_bench.model_adapters.sampling.strategies.remasking import Rcr
 from dare_bench.model_adapters.sampling.tokens import TokenPolicy, propose
 
 

@@ -14,8 +14,8 @@ from dare_bench.model_adapters.sampling import ties
 from dare_bench.model_adapters.sampling.decide import DecisionGroup
 from dare_bench.model_adapters.sampling.sampler import Sampler
 from dare_bench.model_adapters.sampling.strategies.bounded import Dynamic, EntropyBound, Threshold
-from dare_bench.model_adapters.sampling.strategies.eoser import Eoser
 from dare_bench.model_adapters.sampling.strategies.quota import Quota
+from dare_bench.model_adapters.sampling.strategies.wrapped import Eoser
 from dare_bench.model_adapters.sampling.tokens import TokenPolicy, propose
 from dare_bench.types import TIE
 

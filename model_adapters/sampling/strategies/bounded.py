@@ -78,12 +78,10 @@ class Factor(Strategy):
         n = torch.arange(1, width + 1, device=ranked.sorted_RW.device, dtype=torch.float64)
         limit_W = 1.0 - self.factor / (n + 1)
         limit_W[0].fill_(-1.0)
-        fails_RW = (ranked.sorted_RW.double() < limit_W) & ranked.open_RW
-        index_W = torch.arange(width, device=fails_RW.device)
-        first_R = torch.where(fails_RW, index_W, width).min(1).values
-        last_R = ranked.count_R - 1
-        count_R = torch.where(first_R < width, first_R, last_R)
-        return torch.minimum(count_R + ((count_R == 0) | (count_R == last_R)), ranked.count_R)
+        holds_RW = (ranked.sorted_RW.double() >= limit_W) & ranked.open_RW
+        lead_R = holds_RW.long().cumprod(1).sum(1)
+        one_more_R = (lead_R == 0) | (lead_R == ranked.count_R - 1)
+        return torch.minimum(lead_R + one_more_R, ranked.count_R)
 
 
 class EntropyBound(Strategy):

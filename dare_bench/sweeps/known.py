@@ -38,7 +38,7 @@ def refuse_unknown(nodes: Iterable[SweepNode], selected: Collection[str]) -> Non
                 if (checkpoint := node.settings.get(name)) is not None:
                     here(checkpoint)
             if node.kind == "board":
-                importlib.import_module(_BOARDS).load_board(settings.get("board", settings))
+                importlib.import_module(_BOARDS).load_board(settings["board"] if [*settings] == ["board"] else settings)
             elif node.kind == "train" and "task" in settings:
                 registry().get("training_data", settings["task"])
             elif node.kind == "eval" and (key := repr(sorted(settings.items()))) not in checked:

@@ -80,8 +80,8 @@ def graph(spec: SweepSpec) -> list[SweepNode]:
             settings = {**opening, **evaluation.fields}
             nodes.append(SweepNode(f"eval/{subject}/{name}", "eval", settings, (node.id,), node.id, base.name))
     if spec.board is not False:
-        board = {"board": spec.board} if isinstance(spec.board, str) else spec.board
-        settings = board if "board" in board else {"title": spec.name, "tasks": "all", **board}
+        fields = {"title": spec.name, "tasks": "all"}
+        settings = {"board": spec.board} if isinstance(spec.board, str) else {**fields, **spec.board}
         after = tuple(node.id for node in nodes if node.kind == "eval")
         nodes.append(SweepNode(BOARD, "board", settings, after))
     if repeated := [name for name, times in Counter(node.id for node in nodes).items() if times > 1]:

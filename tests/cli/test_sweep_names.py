@@ -34,6 +34,7 @@ GOOD = {
         ({"models": {"model": "tiny-llada-base", "adapter": "./none"}}, "no checkpoint './none'"),
         ({"board": "maybe"}, "board: unknown board 'maybe'; "),
         ({"board": {"titel": "Mine"}}, "board: 'titel' is not a field of a board"),
+        ({"board": {"board": "demo", "title": "Mine"}}, "board: 'board' is not a field of a board"),
     ],
 )
 def test_a_name_nobody_knows_is_a_usage_error(

@@ -398,7 +398,7 @@ BUGS: tuple[Patch, ...] = (
 
 @pytest.mark.parametrize(
     ("name", "bug"),
-    [("tiny-llada", one_too_many), *(("tiny-sdar", bug) for bug in BUGS)],
+    [("tiny-llada" if bug is one_too_many else "tiny-sdar", bug) for bug in BUGS],
     ids=lambda value: getattr(value, "__name__", value),
 )
 def test_a_bug_in_the_sampler_is_red(name: str, bug: Patch, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

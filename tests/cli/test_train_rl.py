@@ -259,14 +259,10 @@ CASES: dict[str, dict[str, Any]] = {
     "ddp": {**TWO_ROLLOUTS, "model": "tiny-sdar-base", "save_steps": 1},
     "lora": {**TWO_ROLLOUTS, "peft": "lora", "micro_batch_size": 7},
     "no KL": {**KL, "beta": 0.0, "method": "d1", "reward": {"random": True}},
-    "coupled": {**KL, "method": "coupled_grpo"},
     "espo": {**KL, "method": "espo"},
-    "mdpo": {**KL, "method": "mdpo"},
     "mdpo, filtered prompts": FILTERED,
     "spg": {**NO_RATIO, "method": "spg", "per_device_train_batch_size": 8},
-    "bgpo": {**KL, "method": "bgpo", "num_mc": 3},
     "ebpo": {**KL, "method": "ebpo", "model": "tiny-sdar-base", "num_mc": 3},
-    "just_grpo": {**KL, "method": "just_grpo"},
     "trees": {**KL, "method": "dtreerpo", "tree_branch_factor": 2, "distillation": 0.1},
     "sequence parallel": {**SEQUENCE, "gradient_checkpointing": True, "rollout": {"steps": 4}},
     "trees, sequence parallel": {**SEQUENCE, "method": "dtreerpo", "tree_branch_factor": 2},
@@ -277,7 +273,8 @@ CASES: dict[str, dict[str, Any]] = {
     "sequence parallel and fsdp2": {**SEQUENCE, "max_steps": 3, "model": "tiny-sdar-base", "fsdp": True},
 }
 """Completions end at different tokens; those of SDAR have canvases of different length. The last cases are FSDP2, which
-accelerate keeps for the rest of a process."""
+accelerate keeps for the rest of a process. How a step of each algorithm is divided among processes: see
+``test_policy_gradient.py``."""
 
 
 def _train_on_rank(folder: str) -> int:

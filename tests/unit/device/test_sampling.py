@@ -25,7 +25,7 @@ WAYS = {
     "diffusion_gemma": {"renoise": {"gen_length": 8}},
 }
 FEW = {"llada22": 2, "diffusion_gemma": 1}
-"""Prompts of families whose answers take many forwards; of others, four."""
+"""Prompts of families whose answers take many forwards; of others, three."""
 CASES = [(family, way) for family, ways in WAYS.items() for way in ways]
 
 
@@ -49,7 +49,7 @@ def on_device():
 
 def answers(model, family, way, **more):
     got = model.generate(
-        prompts(family)[: FEW.get(family, 4)], seed=3, max_rows=3, trajectory=True, **{**WAYS[family][way], **more}
+        prompts(family)[: FEW.get(family, 3)], seed=3, max_rows=2, trajectory=True, **{**WAYS[family][way], **more}
     )
     return [(a.tokens, a.nfe, a.reference_nfe, a.finish_reason, [e[:4] for e in a.trajectory]) for a in got]
 

@@ -99,7 +99,7 @@ def test_another_token_than_eos_ranks_higher():
 
 def test_a_drawn_token_whose_place_is_at_the_edge_of_another():
     """Held against the move of every single edge between tokens, by half and by twice the size."""
-    rows, policy = 40_000, TokenPolicy(temperature=0.7, confidence_float64=True)
+    rows, policy = 25_000, TokenPolicy(temperature=0.7, confidence_float64=True)
     logits = torch.randn(rows, 6, generator=torch.Generator().manual_seed(2))
     key_N = torch.arange(rows)
     at = open_positions(key_N.tolist(), [1] * rows, key_R=key_N, position_N=key_N * 0)

@@ -13,11 +13,11 @@ if TYPE_CHECKING:
 
 
 TRAINING = {
-    "dare_sudoku": "dare_sudoku.training:DATA",
-    "dare_arithmetic": "dare_arithmetic.training:DATA",
-    "dare_countdown3": "dare_countdown.training:THREE",
-    "dare_countdown4": "dare_countdown.training:FOUR",
-    "dare_sort": "dare_sort.training:DATA",
+    "dare_sudoku": "dare_sudoku.generate:DATA",
+    "dare_arithmetic": "dare_arithmetic.generate:DATA",
+    "dare_countdown3": "dare_countdown.generate:THREE",
+    "dare_countdown4": "dare_countdown.generate:FOUR",
+    "dare_sort": "dare_sort.generate:DATA",
     "gsm8k": "training:GSM8K",
 }
 """Tasks with a training split: generated (``training.TrainingData``), or of the hub (``training.HubData``)."""
@@ -29,8 +29,8 @@ REWARDS = {
     "dare_countdown3": ("rewards:COUNTDOWN", _OWN.format("format")),
     "dare_countdown4": ("rewards:COUNTDOWN", _OWN.format("format")),
     "dare_sort": ("rewards:SORT", _OWN.format("format")),
-    "countdown": ("tagged_rewards:countdown", "an expression in answer tags; option scheme=exact|d1|dare"),
-    "sudoku": ("tagged_rewards:sudoku", "fraction of the empty cells that are right, in answer tags; option exact"),
+    "countdown": ("rewards:countdown", "an expression in answer tags; option scheme=exact|d1|dare"),
+    "sudoku": ("rewards:sudoku", "fraction of the empty cells that are right, in answer tags; option exact"),
 }
 """Rewards of these tasks, and of the data of DARE and d1."""
 

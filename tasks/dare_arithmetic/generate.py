@@ -1,4 +1,4 @@
-"""Generates two-digit additions and subtractions. Train and test never share a pair of operands.
+"""Generates two-digit additions and subtractions, and rows for training. Train and test never share a pair of operands.
 
 A pair {a, b} is held out by a hash, together with a+b, b+a, a-b and b-a, so a test item cannot be answered from the
 reversed sum.
@@ -8,14 +8,18 @@ from __future__ import annotations
 
 import random
 from collections.abc import Iterator
+from functools import lru_cache
 from itertools import islice
 
 from dare_bench.tasks import training
+from dare_bench.tasks.dare_arithmetic import utils
 
 SEED = 20262
 TEST_ITEMS = 300
 TRAIN_SAMPLE = 200
 LOW, HIGH = 10, 99
+SLIPS = (-10, -2, -1, 1, 2, 10)
+"""Errors of a carry or of counting."""
 
 Item = dict[str, int | str]
 
@@ -47,3 +51,26 @@ def test_items() -> list[Item]:
 def files() -> dict[str, list[Item]]:
     """Name -> rows of the committed data."""
     return {"test.jsonl": test_items(), "train.jsonl": list(islice(train_items(SEED), TRAIN_SAMPLE))}
+
+
+@lru_cache(maxsize=1)
+def items(seed: int) -> tuple[Item, ...]:
+    """Every training item once, all 14,566, in the seed's order; those of the last seed are kept."""
+    span = range(LOW, HIGH + 1)
+    every: list[Item] = [
+        {"a": a, "op": op, "b": b, "answer": a + b if op == "+" else a - b}
+        for a in span
+        for b in span
+        if not held_out(a, b)
+        for op in "+-"
+    ]
+    random.Random(seed).shuffle(every)
+    return tuple(every)
+
+
+def wrong(doc: Item, rng: random.Random) -> str:
+    """A number near the right one."""
+    return str(int(doc["answer"]) + rng.choice(SLIPS))
+
+
+DATA = training.TrainingData(4, 20_000, items, utils.prompt, utils.answer, wrong)

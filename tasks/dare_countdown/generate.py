@@ -8,11 +8,12 @@ from __future__ import annotations
 
 import random
 from collections.abc import Iterator, Sequence
-from functools import lru_cache
+from functools import lru_cache, partial
 from itertools import islice
 from typing import Any
 
 from dare_bench.tasks import training
+from dare_bench.tasks.dare_countdown import utils
 
 SEED = 20263
 TEST_ITEMS = 250
@@ -20,6 +21,8 @@ LARGER_TEST = 1000
 TRAIN_SAMPLE = 200
 LOW, HIGH = 1, 20
 LOW_TARGET, HIGH_TARGET = 1, 99
+TARGETS = 8
+"""Problems made of one set of four numbers."""
 
 Item = dict[str, Any]
 Term = tuple[int, str, int]
@@ -100,3 +103,24 @@ def files() -> dict[str, list[Item]]:
         rows[f"train{count}.jsonl"] = list(islice(train_items(SEED, count), TRAIN_SAMPLE))
     rows["test3_1000.jsonl"] = test_items(3, LARGER_TEST)
     return rows
+
+
+def of_four(seed: int) -> Iterator[Item]:
+    """Problems of four numbers, several for each set of numbers: the search for their solutions takes a millisecond."""
+    rng = random.Random(seed)
+    while True:
+        numbers = [rng.randint(LOW, HIGH) for _ in range(4)]
+        reached = solutions(tuple(sorted(numbers)))
+        for target in rng.sample(sorted(reached), min(TARGETS, len(reached))):
+            if not held_out(numbers, target):
+                yield {"numbers": numbers, "target": target, "solution": reached[target]}
+
+
+def wrong(doc: Item, rng: random.Random) -> str:
+    """An expression of the same numbers with another value."""
+    reached = solutions(tuple(sorted(doc["numbers"])))
+    return reached[rng.choice([value for value in sorted(reached) if value != doc["target"]])]
+
+
+THREE = training.TrainingData(14, 20_000, partial(train_items, count=3), utils.prompt, utils.answer, wrong)
+FOUR = training.TrainingData(18, 10_000, of_four, utils.prompt, utils.answer, wrong)

@@ -1,4 +1,4 @@
-"""Generates 4x4 sudoku puzzles with one solution. Train and test never share a solution grid.
+"""Generates 4x4 sudoku puzzles with one solution, and rows for training. Train and test never share a solution grid.
 
 There are 288 solution grids. A seeded shuffle gives ``TEST_GRIDS`` of them to the test set; puzzles for training come
 from the others alone.
@@ -11,7 +11,9 @@ from collections.abc import Iterator
 from functools import cache
 from itertools import islice, permutations, product
 
+from dare_bench.tasks.dare_sudoku import utils
 from dare_bench.tasks.dare_sudoku.utils import EMPTY, SIDE, solves
+from dare_bench.tasks.training import TrainingData
 
 SEED = 20261
 TEST_GRIDS = 60
@@ -19,6 +21,8 @@ TEST_ITEMS = 250
 TRAIN_SAMPLE = 200
 """Training puzzles in the repository, for few-shot examples; trainings generate others."""
 CLUES = (6, 7, 8, 9, 10)
+WRONG_CELLS = (1, 2, 3, 4)
+"""Number of wrong cells of a wrong answer."""
 
 Item = dict[str, str]
 
@@ -94,3 +98,15 @@ def test_items() -> list[Item]:
 def files() -> dict[str, list[Item]]:
     """Name -> rows of the committed data."""
     return {"test.jsonl": test_items(), "train.jsonl": list(islice(train_items(SEED), TRAIN_SAMPLE))}
+
+
+def wrong(doc: Item, rng: random.Random) -> str:
+    """The board with some of the empty cells filled wrongly; the clues stay."""
+    empty = [i for i, clue in enumerate(doc["puzzle"]) if clue == utils.EMPTY]
+    cells = list(doc["solution"])
+    for i in rng.sample(empty, rng.choice(WRONG_CELLS)):
+        cells[i] = rng.choice([digit for digit in "1234" if digit != doc["solution"][i]])
+    return utils.rows("".join(cells))
+
+
+DATA = TrainingData(20, 20_000, train_items, utils.prompt, utils.answer, wrong)

@@ -177,7 +177,7 @@ def test_a_task_that_makes_no_pairs_says_so(monkeypatch):
         def rows(self, count: int, seed: int) -> list[dict[str, str]]:
             return [{"prompt": "p", "answer": str(i)} for i in range(count)]
 
-    monkeypatch.setattr("dare_bench.tasks.dare_sudoku.training.DATA", Rows())
+    monkeypatch.setattr("dare_bench.tasks.dare_sudoku.generate.DATA", Rows())
     assert len(read_data(asked("dare_sudoku"), "examples").rows) == 2
     with pytest.raises(UsageError, match="dare_sudoku has no preference pairs"):
         read_data(asked("dare_sudoku"), "pairs")

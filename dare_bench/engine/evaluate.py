@@ -22,7 +22,7 @@ from dare_bench.engine.opener import Opener, split_adapter
 from dare_bench.engine.plan import PlannedRun, plan
 from dare_bench.engine.rescored_run import part_of
 from dare_bench.engine.rundir import latest_with_prefix, read_done
-from dare_bench.engine.scope import Scope, check_scope
+from dare_bench.engine.scope import Scope
 from dare_bench.engine.session import Session
 from dare_bench.engine.sharding import check_workers
 from dare_bench.errors import DataError, UsageError
@@ -128,7 +128,7 @@ def resolve_spec(spec: RunSpec | None, model: Any, fields: Mapping[str, Any]) ->
     spec = run_spec(**_single_run(_merged(spec, model, fields)))
     if spec.data_dir is None and (data_dir := os.environ.get("DARE_BENCH_DATA")):
         spec = spec.model_copy(update={"data_dir": data_dir})
-    check_scope(spec.limit, spec.samples)
+    Scope.of(spec.limit, spec.samples)  # refuses both at once
     check_workers(spec, opened)
     return split_adapter(spec, opened), opened
 

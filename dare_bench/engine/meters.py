@@ -51,20 +51,18 @@ class Meter:
     decoded: int = 0
     tiers: set[Tier | None] = field(default_factory=set)
 
-    @classmethod
-    def of(cls, lines: Iterable[Mapping[str, Any]]) -> Meter:
-        """The sums over these entries."""
-        meter = cls()
+    def add(self, lines: Iterable[Mapping[str, Any]]) -> Meter:
+        """Add these entries; returns itself."""
         for line in lines:
-            meter.requests += 1
-            meter.nfe += line["nfe"]
-            meter.tiers.add(line["tier"])
+            self.requests += 1
+            self.nfe += line["nfe"]
+            self.tiers.add(line["tier"])
             if line["kind"] == "generate":
-                meter.generate_nfe += line["nfe"]
-                meter.tokens += line["tokens"]
-                meter.tokens_to_eos += line["tokens_to_eos"]
-                meter.decoded += line["decoded_tokens"]
-        return meter
+                self.generate_nfe += line["nfe"]
+                self.tokens += line["tokens"]
+                self.tokens_to_eos += line["tokens_to_eos"]
+                self.decoded += line["decoded_tokens"]
+        return self
 
     @property
     def counted_nfe(self) -> int | None:

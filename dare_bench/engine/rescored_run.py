@@ -118,7 +118,7 @@ def _write_part(
         tasks = {}
         for name, task in block.tasks.items():
             of_task = [request for request in requests if request.task == name]
-            counts = task_counts(of_task, Meter.of(written[name][1]), task.n_total)
+            counts = task_counts(of_task, Meter().add(written[name][1]), task.n_total)
             tasks[name] = task.model_copy(update=counts)
         # With several programs it is not recorded which of them answered these documents.
         programs = [one.model_copy(update={"requests": len(requests)}) for one in block.programs]
@@ -130,7 +130,7 @@ def _write_part(
             "limit": spec.limit,
             "command": about["command"],
             "programs": programs if len(programs) == 1 else block.programs,
-            "cost": Meter.of(answer for _, answers in written.values() for answer in answers).cost(()),
+            "cost": Meter().add(answer for _, answers in written.values() for answer in answers).cost(()),
             "resumed_from": [],
         }
         results = _results(run, harness)

@@ -96,14 +96,15 @@ def write(folder: Path, run: RunRecord) -> schema.Block:
     requests: dict[str, list[Request]] = {task: [] for task in run.harness.fingerprints}
     for request in run.requests:
         requests.setdefault(request.task, []).append(request)
-    answers: list[dict[str, Any]] = []
+    total = Meter()
     tasks: dict[str, schema.TaskBlock] = {}
     for task in run.harness.fingerprints:
         of_task = {record["key"]: answer_line(record) for record in _records(run.journal, requests[task])}
         digests = _write_task(folder, date, task, requests[task], of_task, run)
-        tasks[task] = _task_block(task, requests[task], Meter.of(of_task.values()), run).model_copy(update=digests)
-        answers += of_task.values()
-    block = _block(run, tasks, Meter.of(answers), before)
+        meter = Meter().add(of_task.values())
+        tasks[task] = _task_block(task, requests[task], meter, run).model_copy(update=digests)
+        total.add(of_task.values())
+    block = _block(run, tasks, total, before)
     write_results(folder, date, _lm_eval_keys(run, block), block)
     return block
 

@@ -11,12 +11,6 @@ from dare_bench import fingerprint
 from dare_bench.errors import UsageError
 
 
-def check_scope(limit: int | float | None, samples: Mapping[str, Iterable[int]] | None) -> None:
-    """Raise UsageError if both are given."""
-    if limit is not None and samples is not None:
-        raise UsageError("--limit and --samples exclude each other; omit one of them")
-
-
 @dataclass(frozen=True)
 class Scope:
     """``limit``: the first n documents of each task (below 1: that fraction), None: all. ``samples``: document numbers
@@ -28,7 +22,8 @@ class Scope:
     @classmethod
     def of(cls, limit: int | float | None, samples: Mapping[str, Iterable[int]] | None) -> Scope:
         """The scope of these settings; raises UsageError if both are given."""
-        check_scope(limit, samples)
+        if limit is not None and samples is not None:
+            raise UsageError("--limit and --samples exclude each other; omit one of them")
         if limit is not None and limit >= 1:
             limit = int(limit)  # lm-eval reads 2.0 as two documents
         named = {task: tuple(sorted(set(ids))) for task, ids in samples.items()} if samples is not None else None

@@ -142,7 +142,7 @@ def test_sums() -> None:
         to_record(written, Generation([5, 6, 7, 8], "x", 30, "length", tokens_to_eos=4, residual_masks=1, tier="E2")),
         to_record(scored, Likelihood(-1.0, 0.1, None, 60)),
     ]
-    meter = Meter.of(map(answer_line, records))
+    meter = Meter().add(map(answer_line, records))
     sessions = [
         {"session": 0, "seconds": 1.0, "forwards": 10, "row_forwards": 20, "slot_forwards": 40},
         {"session": 0, "seconds": 2.0, "forwards": 20, "row_forwards": 40, "slot_forwards": 80},

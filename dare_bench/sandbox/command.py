@@ -54,7 +54,7 @@ def command(
     entries = view.tree(limits.tmp_mb)
     if level == "namespaces":
         mode, user = ("root", free_user()) if is_root() else ("user", 0)
-        flat = [word for entry in entries for word in (entry.kind, entry.path, entry.value)]
+        flat = [word for entry in entries for word in entry]
         start = [*_python(), source("enter"), mode, str(user), calls.program().hex(), *flat, "--"]
         return [*start, *worker(channel, limits, 0, control)]
     user = free_user() if is_root() else 0

@@ -51,7 +51,7 @@ class SandboxView:
 
         To be called before the fork: a fork that looked through all modules would copy the memory that they lie in.
         """
-        return [(entry.kind, entry.path, entry.value) for entry in view.tree_with(self.folders, self.scratch, _TMP_MB)]
+        return list(view.tree_with(self.folders, self.scratch, _TMP_MB))
 
 
 def enclose(tree: Tree, environment: Mapping[str, str]) -> None:

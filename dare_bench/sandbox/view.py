@@ -12,9 +12,8 @@ import os
 import sys
 import sysconfig
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal
+from typing import Literal, NamedTuple
 
 _SYSTEM = (
     *("/usr/bin", "/usr/lib", "/usr/lib32", "/usr/lib64", "/bin", "/lib", "/lib32", "/lib64"),
@@ -31,8 +30,7 @@ PACKAGES = (
 )
 
 
-@dataclass(frozen=True, slots=True)
-class ViewEntry:
+class ViewEntry(NamedTuple):
     """``bind``: read-only, from the same path outside. ``device``: a device file. ``link``: a symbolic link to
     ``value``. ``tmp``: an empty file system of ``value`` MB that can be written. ``mask``: an empty one that cannot."""
 

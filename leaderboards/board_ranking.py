@@ -2,7 +2,8 @@
 
 Rows of the same documents are compared by the paired test, with Holm's method over all such comparisons of a row, so
 that its band of ranks covers the true rank with 95% (Mogstad, Romano, Shaikh and Wilhelm, Review of Economic Studies
-91, 2024); other rows by their intervals. The documents' values are read again only when a file of the run has changed.
+91, 2024). Other rows are compared by their intervals. The documents' values are read again only when a file of the run
+has changed.
 """
 
 from __future__ import annotations

@@ -36,7 +36,7 @@ class MatrixCell:
 @dataclass(frozen=True, slots=True)
 class ComparisonMatrix:
     """A board's best rows compared with each other. ``heads``: name, settings and page of each; ``pairs``: the
-    differences of two rows (first minus second) in all tasks that the board ranks by, or why there are none; ``p``: the
+    differences of two rows (first minus second) in all tasks that the board ranks by, or why there are none. ``p``: the
     p of the test that ranks two rows, where they have the same documents."""
 
     title: str

@@ -48,7 +48,7 @@ def recipe_facts(lineage: LineageRecord) -> str:
 
 def recipe_of(entry: BoardEntry) -> str:
     """Equal for two checkpoints of one training recipe, at one step, from one base; a checkpoint that was not trained
-    here is a recipe of its own."""
+    here shares its recipe with no other."""
     chain = trainings(entry.lineage)
     if not chain:
         return repr(tuple(entry.checkpoint))

@@ -161,7 +161,7 @@ class _TreeBuilder:
         return _line(own, label, delta=delta, other_settings=others)
 
     def _slopes(self, ident: str, node: CheckpointNode, task: str, lines: Sequence[Line]) -> Markup:
-        """The last scores of each recipe that started from ``node``, beside its own."""
+        """The last scores of each recipe that started from ``node``, beside the score of ``node``."""
         recipes: dict[int, tuple[TrainingRecipe, list[Score]]] = {}
         for recipe, _, points in lines:
             recipes.setdefault(id(recipe), (recipe, []))[1].append(points[-1][1].score)

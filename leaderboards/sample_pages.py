@@ -1,7 +1,7 @@
 """Sample pages: the documents of a run with prompt, answer, extraction, score, and the order of unmasking.
 
 A page is full when it has :data:`PAGE_SIZE` documents or :data:`PAGE_BYTES` of text. The number of pages, and the
-results on them, are known only after the last document; until then the documents wait in a temporary file, so that a
+results on them, are known only after the last document. Until then the documents wait in a temporary file, so that a
 task of any size takes the memory of one page.
 """
 
@@ -33,7 +33,7 @@ PAGE_SIZE = 25
 PAGE_BYTES = 200_000
 """Size of a page's documents from which no more are added."""
 NEAR = 2
-"""Number of pages before and after its own that a page links to."""
+"""Number of pages before and after a page that it links to."""
 FEW_PAGES = 1_000
 """Maximum number of pages for which each page has the table of all of them; with more, documents are found by the
 overview."""

@@ -117,7 +117,8 @@ def _of_mean(view: BoardView) -> SpeedSheet:
 
 
 def _of_task(view: BoardView, at: int, place: str) -> SpeedSheet:
-    """One task's score against its own forward passes if the run recorded them, else those of all tasks of the run."""
+    """One task's score against the forward passes of the task if the run recorded them, else those of all tasks of the
+    run."""
     column = view.columns[at]
     passes, speeds, together, scores = [], list[_Speed](), 0, []
     for row, _ in _each(view):

@@ -36,7 +36,7 @@ def render(
 ) -> str:
     """The table as text. ``intervals``: after each value nothing, ± half the interval's width, or both ends: in
     Markdown as they are, in LaTeX as distances in a sub- and a superscript. CSV always has ends and fingerprints in
-    columns of their own, and unrounded values."""
+    separate columns, and unrounded values."""
     if style == "csv":
         return _csv(table)
     columns = _text_columns(table, intervals, fingerprints)

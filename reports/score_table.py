@@ -108,7 +108,7 @@ def score_table(runs: Sequence[Run], tasks: Sequence[str] | None = None) -> Scor
     """The table of these runs. ``tasks``: which ones and in what order (default: all that are part of no group).
 
     Runs of one checkpoint with equal settings share a row, whatever harness asked, after however many examples, and
-    whatever server answered; where one row has a task in several of these ways, each has a column. Other variants of a
+    whatever server answered. Where one row has a task in several of these ways, each has a column. Other variants of a
     task (by limit or prompts) have two rows; of duplicate runs the most complete and newest is taken.
 
     Raises:

@@ -154,8 +154,8 @@ def reading_checkpoint(folder: Path | str | None) -> Iterator[None]:
 
 @contextlib.contextmanager
 def writing_checkpoint(folder: Path) -> Iterator[None]:
-    """Turn errors of writing the checkpoint into a SaveError that names it (torch and safetensors raise their own
-    errors, not all with a reason)."""
+    """Turn errors of writing the checkpoint into a SaveError that names it (torch and safetensors raise other errors,
+    not all with a reason)."""
     try:
         yield
     except torch.OutOfMemoryError:

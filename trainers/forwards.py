@@ -44,7 +44,7 @@ class Forwards:
     """The forwards of a training.
 
     Args:
-        sequence: the processes that compute the same rows together; None: each has rows of its own.
+        sequence: the processes that compute the same rows together; None: each has other rows.
     """
 
     def __init__(

@@ -136,8 +136,8 @@ class Loop(Trainer):
     # -- loss ----------------------------------------------------------------------------------------------------
 
     def training_step(self, model: Any, inputs: Step, num_items_in_batch: Any = None) -> Tensor:
-        """Accumulate the gradient of a step, forward by forward. Returns the loss times the processes that have rows of
-        their own, since losses, like gradients, are averaged over all."""
+        """Accumulate the gradient of a step, forward by forward. Returns the loss times the processes (or
+        sequence-parallel groups), since losses, like gradients, are averaged over all."""
         self._step = inputs
         with self.phases.measure("update") as cost:
             self.phases.steps += 1
@@ -186,7 +186,7 @@ class Loop(Trainer):
         return self.metrics
 
     def gather(self, value: Any) -> list[Any]:
-        """The values of all processes that have rows of their own, in order."""
+        """The values of all processes (one of each sequence-parallel group), in order."""
         return list(gather_object([value]))[:: self.shape.sequence]
 
     # -- checkpoints ---------------------------------------------------------------------------------------------

@@ -4,8 +4,8 @@ Supervised fine-tuning and preference optimization are such methods; reinforceme
 
 A model that decodes on a canvas of fixed length must have seen canvases of many lengths behind answers of every length,
 else it learns one length, or reads an answer's length off its canvas. So a row whose source states no canvas draws one
-in each epoch: P(length >= k) = (n / k)^1.25 for an answer of n tokens with its EOS, up to the longest canvas, which
-takes the rest. It is one distribution for all answers and prompts; canvases have few lengths (:func:`grid`).
+in each epoch: P(length >= k) = (n / k)^1.25 for an answer of n tokens with its EOS. The longest canvas takes the rest.
+It is one distribution for all answers and prompts; canvases have few lengths (:func:`grid`).
 """
 
 from __future__ import annotations
@@ -31,8 +31,8 @@ from dare_bench.training.tokens import EOS
 from dare_bench.types import ModelSpec
 
 Padding = Literal["drawn", "longest", "eos_supervised", "masked_out"]
-"""What follows an answer: EOS tokens, masked and learned like any token, to the end of a canvas whose length is
-``drawn`` for each row and epoch, that of a step's ``longest`` row, or fixed (``eos_supervised``); ``masked_out``: one
+"""What follows an answer: EOS tokens, masked and learned like any token, to the end of a canvas. Its length is
+``drawn`` for each row and epoch, that of a step's ``longest`` row, or fixed (``eos_supervised``). ``masked_out``: one
 EOS."""
 EXPONENT = 1.25
 """The tail of drawn lengths."""
@@ -103,7 +103,8 @@ def _needed(item: Item) -> int:
 
 def eos_factors(batch: Batch, eos_id: int) -> Tensor:
     """A factor of each token's weight, float64 [T]: below 1 for the EOS tokens after an answer that are more than
-    :data:`EOS_SHARE` of its row's learned tokens, so that together they weigh as much as that share; 1 for all others.
+    :data:`EOS_SHARE` of its row's learned tokens, so that together they weigh as much as that share. It is 1 for all
+    others.
     """
     rows = len(batch.lengths)
     own_T = batch.response_T & (batch.tokens_T != eos_id)
@@ -256,8 +257,8 @@ class NoisedMethod(Method):
         return replace(row, answer=(*row.answer, *[self.eos_id] * count))
 
     def _room(self, row: TokenRow, canvas: int | None) -> int:
-        """The length of a row's fixed canvas. It ends on the grid of blocks, as decoding does. An answer that is longer
-        gets a canvas of its own length plus one EOS: answers are never truncated silently."""
+        """The length of a row's fixed canvas. It ends on the grid of blocks, as decoding does. The canvas of a longer
+        answer is the answer and one EOS: answers are never truncated silently."""
         fits = self.spec.context_limit - len(row.prompt)
         if self.options.canvas_length is not None and self.options.canvas_length > fits:
             raise UsageError(

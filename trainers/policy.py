@@ -124,5 +124,5 @@ class PolicyInTraining:
         return [compute(items)] if sequence is None else sequence.divided(items, compute)
 
     def gather(self, value: Any) -> list[Any]:
-        """The values of all processes that have rows of their own, in order."""
+        """The values of all processes (one of each sequence-parallel group), in order."""
         return self.loop.gather(value)

@@ -38,7 +38,7 @@ class ReferenceLosses:
             each process, over its items). A cached value is computed from its item alone, so that it does not depend
             on the other items of its first forward: a resumed training computes the same.
         adapter_off: it is the network in training with its adapter off.
-        network: the reference's own network, unless it is that.
+        network: the reference's network, unless it is that.
     """
 
     def __init__(
@@ -99,7 +99,7 @@ def _check(other: LoadedModel, model: LoadedModel, name: str | None) -> None:
 
 
 FILE = "reference/model.safetensors"
-"""The reference's weights in a checkpoint. The folder keeps them apart from the checkpoint's own."""
+"""The reference's weights in a checkpoint. The folder keeps them apart from the checkpoint's."""
 
 
 class ReferenceSync(TrainerCallback):

@@ -1,8 +1,8 @@
 """Optimizer steps: the rows, noise and weights of each step as copies.
 
-A step is a function of (seed, step) and of the rows: the order of rows, their noise and the weight of each token are
-computed for the whole step before it is divided among processes and forwards. So neither the division, nor the number
-of processes, nor a resume changes the loss or its gradient.
+A step is a function of (seed, step) and of the rows: their order, their noise and the weight of each token are computed
+for the whole step before it is divided. So neither the division, nor the number of processes, nor a resume changes the
+loss or its gradient.
 
 Shape letters: R copies, T packed tokens of them, N scored tokens, I items.
 """

@@ -126,7 +126,7 @@ def _setting_mismatches(old: Baseline, new: Baseline, kind: Literal["decoding", 
 
 
 def _setting_remedy(old: Baseline, new: Baseline, kind: str, name: str, expected: Mapping[str, Any]) -> str:
-    """How to get the baseline's values of a setting in all tasks at once; each task has its own default."""
+    """How to get the baseline's values of a setting in all tasks at once, whose defaults may differ."""
     values = {task: str(value) for task, value in expected.items() if value is not None}
     if not values:
         return f"evaluate without {name}"

@@ -1,15 +1,15 @@
 """Confidence intervals, and those of a run's metrics from its sample lines. The statistics are scipy's, imported inside
 the functions: they take half a second.
 
-Method: Wilson's score interval for values that are all 0 or 1; the BCa bootstrap for other values when there are
-between 20 and 2000 of them; Student's t for fewer (the bootstrap is too narrow there) and for more (the two agree there
-and t is cheap). The bootstrap has a fixed seed: equal values always give the same interval.
+Method: Wilson's score interval for values that are all 0 or 1; the BCa bootstrap for 20 to 2000 other values. Fewer
+values have Student's t, since the bootstrap is too narrow there; so do more values, where the two agree and t is cheap.
+The bootstrap has a fixed seed: equal values always give the same interval.
 
-A group whose tasks all have Wilson intervals has the hull of two: Wilson's interval at the effective sample size of
-the weighted mean, and the MOVER interval, which all other groups have. Each alone is too narrow somewhere: the first
-covers 66% for plain means of tasks of very different sizes, MOVER 86% where right answers are rare or tasks are
-small. The hull covers 91% or more in the seeded simulation of its tests (2 to 57 tasks of 3 to 10,042 documents), but
-some 85% where few documents are nearly all right, as Wilson's interval does there.
+A group whose tasks all have Wilson intervals has the hull of two: Wilson's interval at the effective sample size of the
+weighted mean, and the MOVER interval, which all other groups have. Each alone is too narrow somewhere: the first covers
+66% for plain means of tasks of very different sizes, MOVER 86% where right answers are rare or tasks are small. The
+hull covers 91% or more in the seeded simulation of its tests (2 to 57 tasks of 3 to 10,042 documents). It covers some
+85% where few documents are nearly all right, as Wilson's interval does there.
 """
 
 from __future__ import annotations
@@ -76,7 +76,8 @@ def wilson(successes: int, n: int, level: float = LEVEL) -> Interval:
 
 def wilson_bounds(share: float, n: float, level: float) -> tuple[float, float]:
     """Wilson's bounds of a share that need not be a multiple of 1/``n``: a published one, or a mean of shares (Journal
-    of the American Statistical Association 22, 1927; written out, because most runs need no other statistic)."""
+    of the American Statistical Association 22, 1927). They are written out because most runs need no other
+    statistic."""
     from scipy.special import ndtri
 
     z = -float(ndtri((1 - level) / 2))
@@ -116,7 +117,7 @@ def mean_of(
     them has no interval.
 
     On each side, the squared distance is the sum of the squared weighted distances of that side (the MOVER rule of Zou
-    and Donner, Statistics in Medicine 27, 2008), so the interval keeps the asymmetry of its parts and a mean of shares
+    and Donner, Statistics in Medicine 27, 2008). So the interval keeps the asymmetry of its parts, and a mean of shares
     stays within 0 and 1.
     """
     weights = weights or [1 / len(values)] * len(values)
@@ -195,9 +196,9 @@ def confidence_intervals(
     """The ``ci`` part of the ``dare_bench`` block: by task, then by "metric,filter".
 
     ``results`` is lm-eval's dict, ``samples`` its logged samples by task. The interval comes from the documents' values
-    where the reported score is their mean (or the mean over all their parts), that of a group from the intervals of its
-    tasks where its score is their mean; else from lm-eval's standard error; a metric with neither has no entry. Every
-    interval stays within the range of its metric.
+    where the reported score is their mean (or the mean over all their parts). That of a group comes from the intervals
+    of its tasks where its score is their mean. Other intervals come from lm-eval's standard error; a metric without one
+    has no entry. Every interval stays within the range of its metric.
     """
     rows = {**results.get("groups", {}), **results.get("results", {})}
     groups = {name for name, parts in results.get("group_subtasks", {}).items() if parts}

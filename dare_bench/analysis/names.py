@@ -1,8 +1,8 @@
 """Names of runs, checkpoints and trainings. That of a checkpoint is unique: base and trainings, with the details that
 distinguish these.
 
-A name on a page of its own always has data, seed and step (:func:`full_names`); in a table, where the names stand below
-each other, it has only the details that distinguish it from the others (:func:`short_names`).
+A name alone on a page always has data, seed and step (:func:`full_names`). In a table it has only the details that
+distinguish it from the others (:func:`short_names`).
 """
 
 from __future__ import annotations

@@ -3,12 +3,13 @@
 Only the difference of each document counts, so the documents' difficulty cancels.
 
 The interval is the BCa bootstrap over documents where at least 50 of them changed. With fewer it is too narrow (it
-covers 62% for 95 at 50 documents of which 2% change, 90% where 10% change), and then the interval is an adjusted
-Wald interval with two added documents, one won and one lost. For 0/1 values that is the interval of Bonett and Price
+covers 62% for 95 at 50 documents of which 2% change, 90% where 10% change). Then the interval is an adjusted Wald
+interval with two added documents, one won and one lost. For 0/1 values that is the interval of Bonett and Price
 (Journal of Educational and Behavioral Statistics 37, 2012), one of those that Fagerland, Lydersen and Laake recommend
-(Statistics in Medicine 33, 2014); for others the added documents change by the root mean square of all changes (by the
-largest where all have one sign, since changes of the other sign are unknown), and Student's t replaces the normal
-distribution. The interval is conservative, except where a handful of documents makes all of the difference.
+(Statistics in Medicine 33, 2014). For other values the added documents change by the root mean square of all changes,
+and Student's t replaces the normal distribution. Where all changes have one sign they change by the largest, since
+changes of the other sign are unknown. The interval is conservative, except where a handful of documents makes all of
+the difference.
 
 Whether 0 lies in the interval is decided by the test: an end that contradicts p is moved to 0. With few documents the
 exact test is the stricter one (five wins of five documents: p = 0.062, Bonett and Price from 0.20), so that this widens
@@ -38,7 +39,7 @@ ENOUGH_CHANGES = 50
 
 @dataclass(frozen=True, slots=True)
 class Difference:
-    """Second minus first, the mean over ``n`` documents, on the values' own scale.
+    """Second minus first, the mean over ``n`` documents, on the scale of the values.
 
     ``lo`` and ``hi`` bound it at ``level`` by ``method`` (None: no interval); ``p`` is two-sided, by ``test``, not
     adjusted for multiple comparisons. ``won`` and ``lost`` count the documents whose second value is larger and
@@ -66,8 +67,8 @@ def paired_difference(first: Sequence[float], second: Sequence[float], level: fl
     """Compare two values of each document (in the same order; all finite; at least one).
 
     Values that are all 0 or 1 are tested by McNemar's exact test, others by the permutation test that flips the signs
-    of the documents' differences (Student's t where more than 2000 changed: the two agree there). The module describes
-    the intervals, which agree with p; there is none where nothing changed, unless the values are 0 and 1.
+    of the documents' differences. Where more than 2000 changed it is Student's t test, which agrees there. The module
+    describes the intervals, which agree with p; there is none where nothing changed, unless the values are 0 and 1.
 
     Raises:
         ValueError: no documents, different numbers of values, or a value that is not finite.
@@ -104,7 +105,7 @@ def mcnemar(won: int, lost: int) -> float:
 
 def holm(p: Sequence[float | None]) -> list[float | None]:
     """p-values adjusted by Holm's method over all of them (None stays None and does not count): of n values the k-th
-    smallest is multiplied by n - k + 1; it is at least as large as those before it, and at most 1."""
+    smallest is multiplied by n - k + 1. It is at least as large as those before it, and at most 1."""
     known = sorted(value for value in p if value is not None)
     # statsmodels' multipletests collects garbage at each call, which takes longer than all tests of a large site.
     adjusted: dict[float, float] = {}

@@ -2,13 +2,13 @@
 
 *Exact* mode, where samples are a function of checkpoint, settings and document: the same checkpoint and dtype, both
 runs on a CPU, no approximate sampler (tier A). Every answer, its forward passes and every value must be equal. A
-differing document is excused only as a near tie (in one of both runs) or where only its forward passes differ
-(decisions after the end of an answer are no ties), and only while the excused ones are less than ``EXCUSED_SHARE`` of
+differing document is excused only as a near tie (in one of both runs) or where only its forward passes differ, since
+decisions after the end of an answer are not recorded as ties. The excused ones must be less than ``EXCUSED_SHARE`` of
 the documents.
 
-*Paired* mode otherwise: no task's headline score may drop significantly, by an exact or permutation test on the
-documents' differences (one-sided, adjusted by Holm's method over the tasks), by at least the smallest effect of
-interest.
+*Paired* mode otherwise: no task's headline score may drop significantly, by at least the smallest effect of interest.
+The test is exact or a permutation test on the documents' differences, one-sided, adjusted by Holm's method over the
+tasks.
 """
 
 from __future__ import annotations
@@ -97,7 +97,7 @@ def _are_shares(key: str, *values: float) -> bool:
 @dataclass(frozen=True, slots=True)
 class RegressionVerdict:
     """The verdict on a run. ``flips`` are differing documents of tasks in exact mode, ``changed`` those of other tasks
-    whose headline value differs; ``reasons``: why the run has ``regressed``; ``groups``: name, score, before and after
+    whose headline value differs; ``reasons``: why the run has ``regressed``. ``groups``: name, score, before and after
     of groups, which are reported but not judged, since their tasks are."""
 
     run: str
@@ -131,7 +131,8 @@ def judge(
     """Judge a run by a baseline (or its file).
 
     Args:
-        smallest_effect: smaller drops are no regression in paired mode, on the scores' scale (0.01: one point).
+        smallest_effect: smaller drops do not count as a regression in paired mode, on the scores' scale (0.01: one
+            point).
         any_program: also judge answers of another program version.
 
     Raises:

@@ -21,10 +21,10 @@ _ONE_PLACE = re.compile(r"/.+|[^/.~][^/]*/[^/]+")
 
 @dataclass(frozen=True, slots=True)
 class RowKey:
-    """The row of a run. Two runs of a row have one of ``model`` in common (content, or what the model was named), and
-    equal ``facts`` (content, precision, family, options of opening, seeds and, where the table shows speeds, machine
-    and engine) as far as both record them. ``requested`` are the other requested settings (None: not recorded); parts
-    of one ``suite``, and runs of ``recipes``, have settings for each task and share a row all the same."""
+    """The row of a run. Two runs of a row have one of ``model`` in common (content, or what the model was named). Their
+    ``facts`` are equal (content, precision, family, options of opening, seeds and, where the table shows speeds,
+    machine and engine) as far as both record them. ``requested`` are the other requested settings (None: not recorded);
+    parts of one ``suite``, and runs of ``recipes``, have settings for each task and share a row all the same."""
 
     model: frozenset[Checkpoint | tuple[str, str | None]]
     facts: Mapping[str, Any]
@@ -47,8 +47,8 @@ class RowKey:
 
 
 def row_key(run: Run, machine: str | None = None) -> RowKey:
-    """The key of a run; with ``machine``, runs on two machines or engines are two rows, and each external result is a
-    row of its own."""
+    """The key of a run; with ``machine``, runs on two machines or engines are two rows, and each external result has a
+    separate row."""
     block, results = run.block, run.results
     if block is None:
         return RowKey(frozenset(), {})
@@ -85,7 +85,7 @@ def named_model(run: Run) -> tuple[str, str | None] | None:
 
 def models_of(runs: Iterable[Run]) -> dict[Run, Run]:
     """For each run one that stands for all that may share a row with it, on any machine. Runs that record more come
-    first, and parts of a suite before a run of the same settings joins one of them; a run that could join several
+    first, and parts of a suite before a run of the same settings joins one of them. A run that could join several
     groups, since it does not record what distinguishes them, is in a group with its like."""
     keys = {run: row_key(run) for run in runs}
     groups: dict[Run, list[RowKey]] = {}

@@ -1,5 +1,5 @@
-"""Finding and opening runs of any layout: our own, lm-eval's and OpenCompass's. The intervals of external results are
-computed from their samples."""
+"""Finding and opening runs of any layout: dare-bench's, lm-eval's and OpenCompass's. The intervals of external results
+are computed from their samples."""
 
 from __future__ import annotations
 
@@ -98,10 +98,10 @@ def find_runs(root: str | Path, on_problem: Callable[[str], None] | None = None)
     """All runs at or below ``root``, oldest first.
 
     A run that cannot be read is left out and reported to ``on_problem`` (default: a warning). A part of a run that is
-    there too, in the same folder, is no run of its own; it is opened by its own path.
+    there too, in the same folder, is not listed; it is opened by its path.
 
     Raises:
-        RunError: ``root`` is no folder and no results file.
+        RunError: ``root`` is neither a folder nor a results file.
     """
     return sorted(iterate_runs(root, on_problem), key=lambda run: (run.created, run.run_id))
 

@@ -15,16 +15,17 @@ from dare_bench.runs.scores import opened_with
 from dare_bench.types import Decoding
 
 MODEL = ("checkpoint", "adapter", "family")
-"""Settings that a comparison is usually about: their difference is no warning."""
+"""Settings that a comparison is usually about: their difference causes no warning."""
 _LONGEST = 60
 _OPTIONAL = ("config", "examples (n-shot)", "examples as turns")
-"""Settings that not every harness records: a missing value is no difference."""
+"""Settings that not every harness records: a missing value does not count as a difference."""
 
 
 @dataclass(frozen=True, slots=True)
 class PromptContext:
     """What a run added to the documents of a task or group: the chat template ("": none), the number of examples by
-    task, the system instruction, and how examples were drawn and shown (seed, as turns; empty without examples)."""
+    task, and the system instruction; also how examples were drawn and shown (seed, as turns; empty without
+    examples)."""
 
     template: str
     shots: tuple[Any, ...]
@@ -57,7 +58,7 @@ def chat_template(run: Run) -> str:
 
 
 def differ_in_template_only(first: PromptContext, second: PromptContext) -> bool:
-    """Has each its own chat template, with everything else in the prompts equal?"""
+    """Do their chat templates differ, with everything else in the prompts equal?"""
     return (
         bool(first.template and second.template)
         and first.template != second.template
@@ -126,8 +127,8 @@ def requested(run: Run) -> dict[str, Any]:
 def differing(
     first: Mapping[str, Any], second: Mapping[str, Any], *, only_common: bool = False
 ) -> dict[str, tuple[Any, Any]]:
-    """The settings that differ, by name. An optional setting that one side does not record is no difference, with
-    ``only_common`` no setting is."""
+    """The settings that differ, by name. A setting that one side does not record does not count if it is optional, or
+    with ``only_common``."""
     names = [name for name in {**first, **second} if not only_common or (name in first and name in second)]
     pairs = {name: (first.get(name), second.get(name)) for name in names}
     return {

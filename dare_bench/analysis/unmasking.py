@@ -29,7 +29,7 @@ class Piece(NamedTuple):
     """One token of the response.
 
     ``step`` is the forward pass (from 1) that wrote the final token, None if none did; ``level`` is its color out of
-    :data:`LEVELS`, ``sure`` that of its confidence; ``writes`` counts the writes to the position (more than one only
+    :data:`LEVELS`, ``sure`` that of its confidence. ``writes`` counts the writes to the position (more than one only
     where tokens are masked again or edited), and ``past`` are its earlier states. ``weight`` is the token's weight in
     an update of reinforcement learning and ``weight_level`` its color (see :func:`with_weights`).
     """

@@ -1,9 +1,9 @@
 """Masked copies as the input of any family's network, built from its :class:`ModelSpec` alone.
 
 Bidirectional families read each copy alone. With a shifted head, the state before a token predicts it. Block-causal
-families read every copy twice, [seen | clean], so that all blocks are trained in one forward (arXiv 2503.09573): a
-seen block attends to itself and to the clean blocks before it, as in decoding. Blocks are counted from a row's first
-token, prompt included, as the samplers of these families count them.
+families read every copy twice, [seen | clean], so that all blocks are trained in one forward (arXiv 2503.09573). A seen
+block attends to itself and to the clean blocks before it, as in decoding. Blocks are counted from a row's first token,
+prompt included, as the samplers of these families count them.
 
 Shape letters: R copies, T packed tokens of them, U packed tokens that the network reads (2 T for two copies),
 N scored tokens.
@@ -54,7 +54,7 @@ class Inputs:
 
 
 def inputs(copies: MaskedCopies, spec: ModelSpec, block_length: int | None = None) -> Inputs:
-    """The input of the network of ``spec``; ``block_length`` overrides the model's own."""
+    """The input of the network of ``spec``; ``block_length`` overrides the model's."""
     block_length = spec.block_length if block_length is None else block_length
     if block_length is not None:
         return two_copies(copies, block_length, spec.predicts == "next")

@@ -1,7 +1,7 @@
 """Estimators of log p(target | context) for masked diffusion, as weighted sets of masks.
 
 Masked diffusion bounds it by ELBO = E_{k~U{1..n}} (n/k) sum_{i in M, |M|=k uniform} log p(x_i | rest visible) (LLaDA,
-arXiv 2502.09992, eq. 6); block diffusion by the sum over blocks of each block's own bound, given the clean tokens
+arXiv 2502.09992, eq. 6). Block diffusion bounds it by the sum of the bounds of all blocks, each given the clean tokens
 before it (arXiv 2503.09573). An estimator chooses masks and their weights; the model computes the losses of masks;
 ``combine`` turns losses into a value and its standard error.
 
@@ -87,7 +87,8 @@ def check_rounds(mc_num: int, batch_size: int) -> None:
 
 
 def reference_masks(n: int, mc_num: int, batch_size: int, generator: torch.Generator) -> MaskDraws:
-    """The published Monte Carlo estimator with its own draws: ``mc_num / batch_size`` rounds of ``batch_size`` masks.
+    """The published Monte Carlo estimator with the published draws: ``mc_num / batch_size`` rounds of ``batch_size``
+    masks.
 
     Source: ML-GSAI/LLaDA get_log_likelihood.py. ``mc_num % batch_size`` must be 0 (DecodingError).
     """
@@ -113,8 +114,8 @@ def bernoulli_masks(
     eps: float,
     generator: torch.Generator,
 ) -> MaskDraws:
-    """Dream's Monte Carlo estimator with its own draws: levels t spread over each round, every token masked on its own
-    with probability p = (1 - eps) t + eps, losses over p.
+    """Dream's Monte Carlo estimator with the published draws: levels t spread over each round, every token masked
+    independently with probability p = (1 - eps) t + eps, losses over p.
 
     Masks cover the columns ``span`` of context + target, but numbers are drawn for all columns. Column 0 (BOS) and the
     last one (EOS) are never masked. A draw that masks nothing adds 0. There are ``max(mc_num // batch_size, 1)``
@@ -212,9 +213,9 @@ def draw(n: int, settings: dict[str, Any], seed: int) -> MaskDraws:
 def combine(draws: MaskDraws, loss_M: Tensor) -> tuple[float, float]:
     """(log-likelihood, standard error) in nats from the summed masked losses of each draw, [M].
 
-    The error is computed from the variance of round means if there are several rounds (the draws of a round share
-    their offset), else from the variance of draws; it is 0 for an enumeration and for a one-token target, where all
-    draws are the same mask.
+    The error is computed from the variance of round means if there are several rounds (the draws of a round share their
+    offset), else from the variance of draws. It is 0 for an enumeration and for a one-token target, where all draws are
+    the same mask.
     """
     terms = draws.weights_M * loss_M.double()
     value = -float(terms.sum())

@@ -1,9 +1,9 @@
 """What a loss reads of rows: packed tokens that the network sees, and positions that are scored.
 
 A *masked copy* is one view of a row by the network: the tokens as seen (some masked), the positions that are scored,
-and a target for each of them. What is hidden, what belongs to the response, and what is scored are independent: an
-estimator may hide prompt tokens without scoring them, score a part of the masks, score tokens other than the row's own,
-or give one position several targets.
+and a target for each of them. What is hidden, what belongs to the response, and what is scored are independent. An
+estimator may hide prompt tokens without scoring them, score a part of the masks or tokens that are not the row's, or
+give one position several targets.
 
 Shape letters: R copies, T packed tokens of them, N scored tokens.
 """

@@ -112,7 +112,7 @@ class Filled:
 class PaddedView:
     """A pack as one group of rows of equal length. ``index_RL`` is the packed index of each token (None: rows are
     equally long already), and ``place_T`` the place of each packed token among the R L padded ones, in row ``row_T`` at
-    ``column_T``; ``place_in_keys_T`` its place among the R (E + L) keys of the rows (None: nothing is cached)."""
+    ``column_T``. ``place_in_keys_T`` is its place among the R (E + L) keys of the rows (None: nothing is cached)."""
 
     view: View
     index_RL: Tensor | None
@@ -189,9 +189,9 @@ class Plan:
         return value
 
     def tables(self) -> dict[str, Tensor]:
-        """What the padded view is made of, on the host: the rows' ``lengths`` [R], the ``places`` of the tokens [T],
-        and if they read a cache how many slots (``counts`` [R]) and which (``reads`` [R, E]); filled, and with zeros
-        behind each row's slots."""
+        """What the padded view is made of, on the host: the rows' ``lengths`` [R], and the ``places`` of the tokens
+        [T]; if they read a cache also how many slots (``counts`` [R]) and which (``reads`` [R, E]). It is filled, with
+        zeros behind each row's slots."""
         lengths = [*self.lengths, *[0] * (self.filled.rows - len(self.lengths) if self.filled else 0)]
         length_R = torch.tensor(lengths)
         padding = Padding.of(length_R, max(self.filled.length if self.filled else 0, *lengths), self.tokens)
@@ -208,7 +208,7 @@ class Plan:
         self._computed["tables", device] = tables
 
     def positions(self, device: torch.device | str = "cpu") -> Tensor:
-        """Each row's own positions, packed: int64 [T]."""
+        """The positions of tokens in their rows, packed: int64 [T]."""
         parts = [torch.arange(g.length // self.copies, device=device).repeat(g.rows * self.copies) for g in self.groups]
         positions = parts[0] if len(parts) == 1 else torch.cat(parts)
         if self.starts is None:

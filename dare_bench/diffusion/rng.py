@@ -14,7 +14,7 @@ from torch import Tensor
 
 
 class Draw(IntEnum):
-    """The kind of a draw; each kind is its own stream."""
+    """The kind of a draw; each kind is a separate stream."""
 
     TOKEN = 1
     ORDER = 2

@@ -113,7 +113,7 @@ class SequenceGroup:
         return x
 
     def gathered(self, x_M: Tensor, counts_W: list[int]) -> Tensor:
-        """The results of all ranks, [N, ...]. Only this rank's own have a graph."""
+        """The results of all ranks, [N, ...]. Only those of this rank have a graph."""
         most = max(counts_W)
         if not most:
             return x_M
@@ -126,7 +126,7 @@ class SequenceGroup:
 
     def by_heads(self, q_PHC: Tensor, k_PKC: Tensor, v_PKC: Tensor, tokens: int) -> tuple[Tensor, ...]:
         """This rank's heads of all T = ``tokens`` tokens: queries [T, h, C], keys and values [T, k, C], in the dtype of
-        the values (under autocast that of the matrix products, to which attention would convert)."""
+        the values. Under autocast that is the dtype of the matrix products, to which attention would convert."""
         kv_heads = k_PKC.shape[1]
         copies = lcm(kv_heads, self.size) // kv_heads
         if copies > 1:

@@ -1,5 +1,5 @@
-"""Training data from files, folders, hub data sets, memory, or our own tasks. A malformed row is an error that names
-its place; no row is dropped."""
+"""Training data from files, folders, hub data sets, memory, or the tasks of dare-bench. A malformed row is an error
+that names its place; no row is dropped."""
 
 from __future__ import annotations
 

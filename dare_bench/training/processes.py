@@ -1,5 +1,5 @@
-"""Rank and number of processes in the environment of torchrun and accelerate, before a process group exists, and how
-sequence parallelism divides them: N consecutive processes compute the same rows, each a part of their tokens."""
+"""Rank and number of processes in the environment of torchrun and accelerate, before a process group exists. Sequence
+parallelism divides them: N consecutive processes compute the same rows, each a part of their tokens."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def process_count() -> int:
 
 
 def data_parallel_size(sequence_parallel_size: int, processes: int | None = None) -> int:
-    """The number of groups of processes that have rows of their own.
+    """The number of groups of processes that compute the same rows.
 
     Args:
         processes: all of them (default: those of the environment).

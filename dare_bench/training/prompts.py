@@ -1,4 +1,5 @@
-"""Rows with a reference answer that a reward checks: DARE's RL files, and public benchmarks in their own columns.
+"""Rows with a reference answer that a reward checks: DARE's RL files, and public benchmarks in the columns that they
+are published with.
 
 A row of a benchmark becomes one user turn; its fields travel to the reward in ``extra``.
 """

@@ -44,7 +44,7 @@ def call_reward(
 
     Raises:
         TrainingError: it raised, took longer than ``seconds``, or returned something else than a reward for each
-            answer. A DareError of its own is not changed.
+            answer. A DareError that it raises is not changed.
     """
 
     def call(prompts: Sequence[RewardPrompt], texts: Sequence[str]) -> list[Any]:
@@ -210,7 +210,7 @@ def _places(prompts: Sequence[RewardPrompt]) -> str:
 
 
 def frames(error: BaseException, *ours: str) -> str:
-    """The user's own lines that led to an exception, outermost first; those of libraries where there are no others.
+    """The lines of the user's code that led to an exception, outermost first; without any, those of libraries.
 
     Args:
         ours: the files whose lines lead to the user's.

@@ -37,8 +37,8 @@ def rewards(
         prompts: with the record of each row (``truth``, ``extra``) and the reward's name (``task``).
         texts: the text of each answer, cut at EOS.
         options: the options of the rewards. An entry ``{name: {...}}`` holds options for the reward of that name only.
-            ``random=True`` is a control experiment: the value is a coin that is drawn from the prompt's ``key`` and
-            does not depend on the answer, so that there is nothing to learn from it; accuracy and terms stay.
+            ``random=True`` is a control experiment: the value is a coin flip that depends on the prompt's ``key`` and
+            not on the answer. There is nothing to learn from it; accuracy and terms stay.
         weights: of the rewards that score every answer, in place of the one that its row names. The value is their
             weighted sum, without those that are None; the accuracy is that of the first that has one; of several
             rewards the terms are their values.

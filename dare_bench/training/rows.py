@@ -62,7 +62,7 @@ def digest(rows: Iterable[Item]) -> str:
 class Data:
     """Rows of one kind, the hash of their contents, and the name of their source.
 
-    ``canvas``: number of tokens that answers are decoded into, if the source specifies it (our own tasks do).
+    ``canvas``: number of tokens that answers are decoded into, if the source specifies it (the tasks of dare-bench do).
     """
 
     kind: Kind

@@ -159,7 +159,7 @@ class TrainingServices:
         counts: Mapping[str, Mapping[str, int]] | None = None,
         canvas_lengths: tuple[int, int] | None = None,
     ) -> None:
-        """Write ``lineage.json``; ``counts`` are no settings: trainings are not told apart by them."""
+        """Write ``lineage.json``; ``counts`` are not part of the settings, which tell trainings apart."""
         settings = dict(self.settings)
         own = ("base", "base_content", "base_adapter", "options", "data", "method", "peft", "data_hash", "seed")
         fields = {name: settings.pop(name) for name in own}

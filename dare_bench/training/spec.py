@@ -170,7 +170,7 @@ class TrainSpec(BaseModel):
     options: dict[str, Any] = Field(default_factory=dict)
 
     def with_defaults(self, method: Any) -> TrainSpec:
-        """With a value for every setting that has a default of the method's: the method's own, else :data:`DEFAULTS`.
+        """With a value for every setting that has a default: the method's, else that of :data:`DEFAULTS`.
 
         Args:
             method: has ``training_defaults``, ``learning_rate``, ``lora_learning_rate`` and ``default_batch``.

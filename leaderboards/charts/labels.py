@@ -91,7 +91,7 @@ class LabelPlacer:
 
 
 def spread(places: Sequence[float], gap: float, low: float, high: float) -> list[float | None]:
-    """Heights for labels at ``places``, moved as little as possible so that they are at least one ``gap`` apart; None
+    """Heights for labels at ``places``, moved as little as possible so that they are at least one ``gap`` apart. None
     for labels that would move by more than 1.5 gaps, or lie outside ``low`` to ``high``."""
 
     def top(group: Sequence[int]) -> float:

@@ -1,5 +1,5 @@
-"""Charts with a row for each of their entries, below one scale: a forest plot of differences with their intervals, and
-the results of training recipes beside the score of the checkpoint that they started from."""
+"""Charts with a row for each of their entries, on one scale: a forest plot of differences with their intervals, and the
+results of training recipes beside the score of their base."""
 
 from __future__ import annotations
 

@@ -133,11 +133,11 @@ def scatter(
 ) -> Markup:
     """A Pareto plot as a figure: drawing, legend by family, and note; :func:`frontier_table` lists the frontier.
 
-    ``ident`` is an id that is unique on the page. x is logarithmic; ``better`` is its good side ("left" for forward
-    passes, "right" for tokens per second) and ``x_unit`` its short name in the marks' names (default: ``x_title``).
-    ``percent``: scores are shares from 0 to 1, shown in percent. Links are relative to the page
-    of the figure. ``families``: the class of each family on all charts of a site (:func:`marks.classes`; default: of
-    those of this chart). ``no_frontier``: a sentence that says why no frontier is drawn, if none is.
+    ``ident`` is an id that is unique on the page. The axis x is logarithmic; ``better`` is its good side ("left" for
+    forward passes, "right" for tokens per second) and ``x_unit`` its short name in the marks' names (default:
+    ``x_title``). ``percent``: scores are shares from 0 to 1, shown in percent. Links are relative to the page of the
+    figure. ``families``: the class of each family on all charts of a site (:func:`marks.classes`; default: of those of
+    this chart). ``no_frontier``: a sentence that says why no frontier is drawn, if none is.
     """
     drawn = [point for point in points if _drawable(point)]
     if not drawn:

@@ -1,11 +1,11 @@
-"""CJ-GRPO (arXiv 2509.23924): replay of the sampler's own trajectory.
+"""CJ-GRPO (arXiv 2509.23924): replay of the sampler's trajectory.
 
     v_i = log p(y_i | the canvas before the forward that wrote i),    PPO and KL k3 for each token, averaged over the
     tokens of a forward, the forwards of a completion, and completions (equation 11)
 
 The canvases are those that the sampler visited, so the sum over a completion is the exact log-probability of its
 written tokens, given the order. If the sampler chooses positions without looking at the tokens that it drew, the
-gradient is exact if all tokens are scored; in the order of confidence it is not, since discarded draws decide which
+gradient is exact if all tokens are scored. In the order of confidence it is not, since discarded draws decide which
 position is written (docs/algorithms.md). Source: section 3 and yjyddq/EOSER-ASS-RL. EOSER and ASS are strategies of the
 sampler: ``--rollout strategy=...``.
 """

@@ -2,7 +2,7 @@
 
 A policy then exploits its reward, learns from noise in it, or repeats itself. Two halves of a window of logged steps
 are compared. A fall counts if a rank test (Mann-Whitney, one-sided) finds it with p < 1e-4, so that noise gives no
-warning, and if the value falls by a share that matters; a reward that falls with p < 0.05 is enough for no warning.
+warning, and if the value falls by a share that matters. If the reward falls too, with p < 0.05, there is no warning.
 The -log p of drawn tokens falls in every successful training: only a fall to half of it without a rise of accuracy
 counts.
 """
@@ -39,7 +39,7 @@ LEARNED = 1e-4
 
 def warn_of_large_updates(method: Algorithm, spec: TrainSpec) -> None:
     """Warn before a training whose steps on one rollout move the policy further than any that is known to learn: three
-    times the learning rate times the steps of small runs, and of the method's own defaults.
+    times the learning rate times the steps of small runs, and of the method's defaults.
 
     Args:
         spec: with the defaults of the method.

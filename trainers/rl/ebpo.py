@@ -2,7 +2,7 @@
 
     log ratio = mean over draws of the sum over blocks of (ELBO of the block - old ELBO),    not divided by the length
 
-All blocks of a draw are seen in one forward, each with masks of its own; the levels of (draw, block) cells lie on one
+All blocks of a draw are seen in one forward, each with different masks; the levels of (draw, block) cells lie on one
 grid. Models without blocks (LLaDA, Dream) take the whole completion as one. The report has no code and no settings:
 these are DARE's. Its clip in the logarithm equals the clip of the ratio. Source: equations 4 and 5.
 """

@@ -1,9 +1,9 @@
 """What is scored of a completion, and how its token losses add up to log-probabilities.
 
 A masked diffusion model has no tractable log p(completion). Each estimator chooses masked copies of a completion, and
-*actions* whose estimated log-probability is v_a = sum of c_n log p_n over the scored tokens n of the action: a token's
-in some estimators, the sequence's in others. Draws are counter-based: they depend on the completion's key and the
-number of the inner iteration alone.
+*actions* whose estimated log-probability is v_a = sum of c_n log p_n over the scored tokens n of the action. An action
+is a token in some estimators, the sequence in others. Draws are counter-based: they depend on the completion's key and
+the number of the inner iteration alone.
 
 Shape letters: S completions, R copies, T packed tokens, N scored tokens, A actions.
 """
@@ -98,9 +98,9 @@ def trajectory(completions: Sequence[Completion], mask_id: int, block_length: in
     """A masked copy of the canvas before each forward of the sampler, with the tokens that this forward wrote; an
     action is a token, a transition a forward (CJ-GRPO, arXiv 2509.23924, equation 11).
 
-    With ``block_length`` (block-causal models) copy j shows forward j *of every block* at once: a block attends to
-    itself and to the clean blocks before it, so that there are as many copies as the slowest block has forwards, and
-    every (block, forward) is a transition of its own.
+    With ``block_length`` (block-causal models) copy j shows forward j *of every block* at once, since a block attends
+    to itself and to the clean blocks before it. So there are as many copies as the slowest block has forwards, and
+    every (block, forward) is a separate transition.
     """
     parts: list[MaskedCopies] = []
     samples: list[int] = []
@@ -246,7 +246,7 @@ def elbo(
 @dataclass(frozen=True, kw_only=True)
 class BoundedActions(Actions):
     """Actions of completions with two bounds: ``logprobs`` is the lower one. ``place_N`` is the token of each scored
-    token, numbered over all completions, ``share_N`` the masked share of its completion in that copy, ``draws`` the
+    token, numbered over all completions, ``share_N`` the masked share of its completion in that copy. ``draws`` are the
     masked copies of each completion, and ``sample_P`` the completion of each token that some copy has scored."""
 
     place_N: Tensor
@@ -278,7 +278,7 @@ def block_masked(
     probability: float = 0.0,
 ) -> BoundedActions:
     """``draws`` masked copies of each completion (SPG, arXiv 2510.09541, section 3.3): a block is chosen, each draw
-    another one as far as there are some; in it a random number of tokens is masked, all of them behind it, and each
+    another one as far as there are some. In it a random number of tokens is masked, all of them behind it, and each
     token before it, prompt included, with ``probability``. Masked tokens of the completion that count are scored; a
     action is a completion, and v the mean over draws of the mean of their log p.
     """

@@ -10,7 +10,7 @@ confidence remasking.
 
 Source: the published code; the defaults are those of its command. It chooses forwards for the completions of a device,
 DARE for those of a batch. Both also multiply the loss of a token by the sampler's probability of it
-(``confidence_weights``), and then the loss is no policy gradient. ``prompt_filter=over_denoising`` trains on the
+(``confidence_weights``), and then the loss is not a policy gradient. ``prompt_filter=over_denoising`` trains on the
 prompts of the published command: those whose answer is right after some forward, and wrong after the last one. Before
 an epoch, of which the command makes one, each prompt is answered once with temperature 0 and the other settings of the
 rollout. Here the weights before the first step answer them, and the chosen prompts are part of each checkpoint. The

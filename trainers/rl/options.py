@@ -19,7 +19,7 @@ from dare_bench.training.reward_calls import SECONDS
 from dare_bench.types import ModelSpec
 
 BLOCKS = frozenset({"llada", "llada_moe", "illada"})
-"""Families with bidirectional attention whose own sampler decodes in blocks."""
+"""Families with bidirectional attention whose default sampler decodes in blocks."""
 STEPS = BLOCKS | {"dream", "open_dcoder"}
 """Families whose field ``steps`` counts the forwards of the whole canvas."""
 CUTS = frozenset({"top_k", "top_p"})
@@ -46,7 +46,7 @@ class PublishedRollout:
         """The fields for a canvas, under those that are given.
 
         Args:
-            cuts_only: whether something else than the family's own strategy decides when tokens are written.
+            cuts_only: whether something else than the family's default strategy decides when tokens are written.
         """
         own = self.fields.get(spec.family, {})
         if cuts_only or given.get("strategy") is not None:

@@ -64,7 +64,7 @@ class PolicyGradient(Algorithm):
     estimator: ClassVar[str]
     """What is scored, in a few words."""
     action: ClassVar[str] = "token"
-    """What has a ratio of its own: ``token``, ``sequence``, or ``draw``."""
+    """What a ratio is computed of: ``token``, ``sequence``, or ``draw``."""
     paper: ClassVar[str]
     code: ClassVar[str]
     """The published repository."""

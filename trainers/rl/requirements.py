@@ -64,7 +64,7 @@ def check_rollout(method: Algorithm, model: LoadedModel, data: Tokens) -> None:
 
 
 def log_rollout(method: Algorithm) -> None:
-    """Log the decoding fields of completions that are given, published, or the method's own."""
+    """Log the decoding fields of completions that are given, published, or set by the method."""
     o = method.options
     fields = {"max_completion_length": method.completion_length, "temperature": o.temperature}
     values = {**fields, **method.rollout_fields, **method.decoding_fields}

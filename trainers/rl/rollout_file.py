@@ -31,7 +31,7 @@ class Rollout:
     """The completions of one process in one rollout.
 
     ``old`` holds, for each inner iteration but the first, the values of the actions of each completion under the policy
-    that sampled (the first iteration's are the policy's own). ``metrics`` are reported once.
+    that sampled (in the first iteration that is the policy itself). ``metrics`` are reported once.
     """
 
     number: NonNegativeInt

@@ -78,7 +78,7 @@ def written_nll(completions: Sequence[Completion], answers: Sequence[Generation]
     """Sum and count of -log p of the written tokens that are scored, in the distributions that drew them.
 
     It estimates the entropy of these distributions without bias only if the sampler chooses positions without looking
-    at what it drew there; in the order of confidence it writes where it is surest, and the mean is lower.
+    at what it drew there. In the order of confidence it writes where it is surest, and the mean is lower.
     """
     drawn = [
         event.logprob

@@ -92,7 +92,7 @@ class ServedSampler:
 
         Raises:
             EngineError: in all processes: the engine did not load the weights, stopped answering, answered with other
-                weights, or gave an answer that is no completion.
+                weights, or gave an answer that is not a completion.
         """
         with self.weights.phases.measure("rollout"):
             if (step := self.weights.version) != self.loaded:

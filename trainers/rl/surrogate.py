@@ -87,7 +87,7 @@ def _ppo(ratio_A: Tensor, advantage_A: Tensor, low: float, high: float, dual: fl
 
 
 def clip_metrics(log_ratio_A: Tensor, active_A: Tensor, ratios: bool) -> dict[str, tuple[float, float]]:
-    """(sum, count) by name, of actions that have an advantage: those whose gradient a clip has taken; with ``ratios``
+    """(sum, count) by name, of actions that have an advantage: those whose gradient a clip has taken; With ``ratios``
     (where they are not all 1) also those with a ratio below and above 1, and the extremes of the ratios."""
     shares = {"clip_fraction": active_A}
     if ratios:
@@ -171,8 +171,8 @@ def gap_metrics(learner_A: Tensor, sampler_A: Tensor) -> Metrics:
 
 def importance(learner_A: Tensor, sampler_A: Tensor, cap: float) -> tuple[Tensor, tuple[float, float]]:
     """Truncated importance weights min(p of the learner / p of the sampler, cap) of drawn tokens, float64 [A], and the
-    metric of how many were cut (Ionides, "Truncated Importance Sampling", 2008; TRL weighs the rollouts of other
-    engines so).
+    metric of how many were cut (Ionides, "Truncated Importance Sampling", 2008). TRL weighs the rollouts of other
+    engines so.
 
     Args:
         learner_A: log p under the weights that sampled, as the learner computes it.

@@ -1,8 +1,8 @@
 """Trees of completions: each level goes on from the canvases of the level above, as one batch of requests.
 
 A prompt has one tree. Its root is the empty canvas, its leaves are completions with rewards, and the canvases between
-them are partly decoded. A node's value is the mean of its children's, so that each segment of a path has an advantage
-of its own: the node's value against those of its siblings (d-TreeRPO, arXiv 2512.09675, section 3).
+them are partly decoded. A node's value is the mean of its children's, so that each segment of a path has a separate
+advantage: the node's value against those of its siblings (d-TreeRPO, arXiv 2512.09675, section 3).
 
 A tree of branches (b_1, ..., b_s) has n_k = b_1 ... b_k nodes in level k. Its sampler makes T / s forwards for each of
 them, T being those of a completion; as many separate completions as it has leaves would take n_s T.
@@ -185,7 +185,7 @@ class TreeRollouts(Rollouts):
         return levels
 
     def _going_on(self, node: Node, branch: int, level: int, turns: int) -> Request:
-        """The request of a child, with random numbers of its own."""
+        """The request of a child, with other random numbers than its siblings."""
         shape, request = self.tree, node.request
         last = level + 1 == len(shape.branches)
         return replace(

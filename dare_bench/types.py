@@ -242,7 +242,9 @@ class CheckpointSettings(BaseModel):
     device: str | None = Field(
         default=None, description="cpu, cuda, cuda:1, ..., or auto: divided among all GPUs, then host memory and disk."
     )
-    dtype: str | None = Field(default=None, description="float32, bfloat16, ...")
+    dtype: str | None = Field(
+        default=None, description="float32, bfloat16, ..., or auto: the published one, if this machine is fast in it."
+    )
     attention: str | None = Field(
         default=None, description="How attention is computed: auto, sdpa, padded, flex or varlen (docs/attention.md)."
     )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import operator
+import warnings
 from collections.abc import Callable, Sequence, Sized
 from copy import deepcopy
 from pathlib import Path
@@ -11,6 +12,7 @@ from typing import Any
 from dare_bench import chat
 from dare_bench.errors import CheckpointError, PromptError, brief, first_line
 from dare_bench.model_adapters.checkpoint import read_object
+from dare_bench.model_adapters.quiet import quiet_loggers
 from dare_bench.model_adapters.qwen_tokenizer import is_native, name_mask, open_native_tokenizer
 from dare_bench.model_adapters.tokenizer_limits import check_tokenizer
 from dare_bench.types import ModelSpec, Prompt
@@ -39,7 +41,10 @@ def open_tokenizer(path: Path, vocab: int) -> Any | None:
         else:
             from transformers import AutoTokenizer
 
-            tokenizer = AutoTokenizer.from_pretrained(str(path), trust_remote_code=False)
+            # It also reads config.json, as one of a model that it does not know.
+            with quiet_loggers("transformers.configuration_utils"), warnings.catch_warnings():
+                warnings.simplefilter("ignore", FutureWarning)
+                tokenizer = AutoTokenizer.from_pretrained(str(path), trust_remote_code=False)
         name_mask(tokenizer, mask_id)
     except BaseException as error:
         panicked = type(error).__name__ == "PanicException"  # of Rust; no Exception

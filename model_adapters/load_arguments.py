@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 from pathlib import Path
 from typing import Any
@@ -13,6 +14,10 @@ from dare_bench.model_adapters.encoding import as_id
 from dare_bench.types import ModelSpec, OpeningSettings
 
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16, "float64": torch.float64}
+TINY = 20_000_000
+"""Number of weights below which the dtype hardly matters on a CPU."""
+
+log = logging.getLogger("dare_bench")
 
 
 def pick_device(device: str | None) -> torch.device:
@@ -33,17 +38,36 @@ def pick_device(device: str | None) -> torch.device:
     return requested
 
 
-def pick_dtype(dtype: Any, device: torch.device, config: dict[str, Any]) -> torch.dtype:
-    """The requested dtype; else float32 on CPU and the checkpoint's on a GPU. Raises UsageError."""
+def pick_dtype(dtype: Any, device: torch.device, config: dict[str, Any], parameters: int) -> torch.dtype:
+    """The requested dtype; None: float32 on a CPU and the checkpoint's on a GPU; ``auto``: bfloat16 also on a CPU, if
+    the checkpoint is published in it, this CPU multiplies in it, and the network is not tiny. What else a CPU could do
+    is logged.
+
+    Raises:
+        UsageError: an unknown dtype.
+    """
     if isinstance(dtype, torch.dtype):
         return dtype
     if dtype in (None, "auto"):
-        if device.type == "cpu":
-            return torch.float32
-        dtype = config.get("torch_dtype") or config.get("dtype") or "bfloat16"
+        published = config.get("torch_dtype") or config.get("dtype")
+        if device.type != "cpu":
+            dtype = published or "bfloat16"
+        elif published != "bfloat16" or parameters < TINY or not _multiplies_in_bfloat16():
+            dtype = "float32"
+        elif dtype is None:
+            log.info("computes in float32; --dtype auto: in bfloat16, as published, which is faster on this CPU")
+            dtype = "float32"
+        else:
+            log.info("computes in bfloat16, as published, which is fast on this CPU; --dtype float32: other rounding")
+            dtype = "bfloat16"
     if not isinstance(dtype, str) or dtype not in DTYPES:
         raise UsageError(f"dtype {dtype!r} is not known; allowed: {', '.join(DTYPES)} and auto")
     return DTYPES[dtype]
+
+
+def _multiplies_in_bfloat16() -> bool:
+    able: dict[str, Any] = getattr(torch.cpu, "get_capabilities", dict)()
+    return any(able.get(name) for name in ("avx512_bf16", "amx_bf16", "bf16"))
 
 
 def given_ids(settings: OpeningSettings) -> dict[str, Any]:

@@ -58,7 +58,7 @@ def open_native(family: Family, path: Path, settings: OpeningSettings, *, weight
     limits = memory_limits(settings.max_memory) if settings.device == AUTO else None
     device = pick_device(settings.device if limits is None else main_device(limits))
     parameters = sum(weight.numel() for weight in network.parameters())
-    _prepare(family, network, settings, device, pick_dtype(settings.dtype, device, raw))
+    _prepare(family, network, settings, device, pick_dtype(settings.dtype, device, raw, parameters))
     network.name_or_path = str(path)
     tokenizer = open_tokenizer(path, network.arch.vocab)
     if device.type == "cpu":
@@ -197,9 +197,9 @@ def planned(family: Family, path: Path, settings: OpeningSettings) -> Iterator[t
     """
     raw, limits = read_config(path), memory_limits(settings.max_memory)
     network = empty_network(family, path, raw)
-    dtype, quantize = pick_dtype(settings.dtype, torch.device(main_device(limits)), raw), settings.quantize
+    count, quantize = sum(weight.numel() for weight in network.parameters()), settings.quantize
+    dtype = pick_dtype(settings.dtype, torch.device(main_device(limits)), raw, count)
     network.to(dtype)
-    count = sum(weight.numel() for weight in network.parameters())
     _quantize(network, quantize)
     held = str(dtype).removeprefix("torch.") + ("" if quantize is None else f", matrices in {quantize}")
     yield "weights", f"{count:,} parameters in {held}"

@@ -313,7 +313,10 @@ def _open(fields: Mapping[str, Any], ways: Sequence[Variant]) -> Any:
     os.environ.setdefault("OMP_WAIT_POLICY", "passive")
     from dare_bench.engine.opener import Opener, split_adapter
 
-    model = Opener().model(split_adapter(run_spec(**{"tasks": ("-",), **fields})))
+    given = {"tasks": ("-",), **fields}
+    if fields.get("engine", "native") == "native" and "dtype" not in fields.get("model_args", {}):
+        given.setdefault("dtype", "auto")
+    model = Opener().model(split_adapter(run_spec(**given)))
     for way in ways:
         model.loaded.resolve(way.fields)
     return model

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 import logging
+import math
 import warnings
 from pathlib import Path
 from typing import Any
@@ -16,7 +17,7 @@ from dare_bench.model_adapters.adapters import open_adapter
 from dare_bench.model_adapters.causal.fields import NAME
 from dare_bench.model_adapters.causal.model import CausalModel
 from dare_bench.model_adapters.causal.weights import check_sizes, load_network
-from dare_bench.model_adapters.checkpoint import check_files, read_object
+from dare_bench.model_adapters.checkpoint import check_files, folder_shapes, read_object
 from dare_bench.model_adapters.encoding import open_tokenizer
 from dare_bench.model_adapters.load_arguments import adapter_folder, check_ids, given_ids, pick_device, pick_dtype
 from dare_bench.model_adapters.quiet import quiet_transformers
@@ -50,7 +51,7 @@ def open_causal(path: Path, settings: OpeningSettings) -> CausalModel:
     config, network = network_of(path, raw)
     rows = check_sizes(path, network, config)
     device = pick_device(settings.device)
-    dtype = pick_dtype(settings.dtype, device, raw)
+    dtype = pick_dtype(settings.dtype, device, raw, sum(math.prod(shape) for shape in folder_shapes(path).values()))
     tokenizer = open_tokenizer(path, rows)
     generation = read_object(path / "generation_config.json")
     loaded = load_network(network, path, config, dtype, device)

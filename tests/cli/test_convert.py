@@ -19,8 +19,12 @@ from dare_bench.loading import family_of
 
 
 def run(capsys: pytest.CaptureFixture[str], *words: str) -> tuple[int, str, str]:
+    return command(capsys, "convert", *words)
+
+
+def command(capsys: pytest.CaptureFixture[str], *words: str) -> tuple[int, str, str]:
     with pytest.raises(SystemExit) as left:
-        main(["convert", *words])
+        main(words)
     out, err = capsys.readouterr()
     return int(left.value.code or 0), out.strip(), err.strip()
 
@@ -110,3 +114,77 @@ def test_words_and_folders_that_are_wrong(qwen: Path, capsys: pytest.CaptureFixt
     assert "exists; give a new folder" in run(capsys, str(qwen), "--to", "a2d", "-o", str(qwen))[2]
     shutil.copyfile(qwen / "config.json", qwen / "tokenizer.json")
     assert "no tokenizer.json with a vocabulary" in run(capsys, str(qwen), "--to", "a2d", "-o", out)[2]
+
+
+SMOLLM2 = {
+    "architectures": ["LlamaForCausalLM"], "attention_bias": False, "attention_dropout": 0.0, "bos_token_id": 1,
+    "eos_token_id": 2, "hidden_act": "silu", "initializer_range": 0.041666666666666664, "is_llama_config": True,
+    "max_position_embeddings": 8192, "mlp_bias": False, "model_type": "llama", "num_attention_heads": 9,
+    "num_key_value_heads": 3, "pad_token_id": 2, "pretraining_tp": 1, "rms_norm_eps": 1e-05, "rope_interleaved": False,
+    "rope_scaling": None, "rope_theta": 100000, "tie_word_embeddings": True, "torch_dtype": "bfloat16",
+    "transformers_version": "4.42.3", "use_cache": True,
+}  # fmt: skip
+"""config.json of SmolLM2-135M-Instruct, without its sizes (30 layers, width 576, 1536, 49152 tokens)."""
+CHAT = (
+    "{% for message in messages %}"
+    "{{'<|im_start|>' + message['role'] + '\n' + message['content'] + '<|im_end|>' + '\n'}}{% endfor %}"
+    "{% if add_generation_prompt %}{{ '<|im_start|>assistant\n' }}{% endif %}"
+)
+
+
+def smollm2(folder: Path) -> Path:
+    """SmolLM2 in its published layout, small and random: bfloat16, tied embeddings with one row for each token of a
+    byte-level tokenizer that splits digits."""
+    from tokenizers import Tokenizer, decoders, models, pre_tokenizers
+    from transformers import LlamaConfig, LlamaForCausalLM
+
+    special = ["<|endoftext|>", "<|im_start|>", "<|im_end|>", "<repo_name>", "<file_sep>", "<empty_output>"]
+    letters = [*special, *sorted(pre_tokenizers.ByteLevel.alphabet())]
+    words = Tokenizer(models.BPE({letter: at for at, letter in enumerate(letters)}, []))
+    words.pre_tokenizer = pre_tokenizers.Sequence(
+        [pre_tokenizers.Digits(individual_digits=True), pre_tokenizers.ByteLevel(add_prefix_space=False)]
+    )
+    words.decoder = decoders.ByteLevel()
+    words.add_special_tokens(special)
+    sizes = {"hidden_size": 36, "intermediate_size": 96, "num_hidden_layers": 2, "vocab_size": len(letters)}
+    torch.manual_seed(3)
+    network = LlamaForCausalLM(LlamaConfig(**{**SMOLLM2, **sizes})).to(torch.bfloat16)
+    network.save_pretrained(folder)
+    words.save(str(folder / "tokenizer.json"))
+    named = {"bos_token": "<|im_start|>", "eos_token": "<|im_end|>", "pad_token": "<|im_end|>"}
+    named |= {"tokenizer_class": "GPT2Tokenizer", "model_max_length": 2048, "add_prefix_space": False}
+    (folder / "config.json").write_text(json.dumps({**SMOLLM2, **sizes}))
+    (folder / "tokenizer_config.json").write_text(json.dumps({**named, "chat_template": CHAT}))
+    generation = {"_from_model_config": True, "bos_token_id": 1, "eos_token_id": 2, "pad_token_id": 2}
+    (folder / "generation_config.json").write_text(json.dumps(generation))
+    return folder
+
+
+def test_from_an_autoregressive_checkpoint_to_a_scored_diffusion_model(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The commands of docs/convert.md: convert, train, score before and after, ask."""
+    monkeypatch.chdir(tmp_path)
+    source = smollm2(tmp_path / "smollm2")
+    before = load_file(source / "model.safetensors")
+    assert "lm_head.weight" not in before and before["model.embed_tokens.weight"].dtype == torch.bfloat16
+
+    def done(*words: str) -> str:
+        code, out, err = command(capsys, *words)
+        assert code == 0, err
+        return out
+
+    done("convert", "smollm2", "--to", "a2d", "-o", "smollm2-mdlm")
+    train = "train sft --model smollm2-mdlm --task dare_arithmetic --report-to none --learning-rate 5e-3 --max-steps"
+    done(*train.split(), "60", "-o", "sums")
+    assert family_of(tmp_path / "sums").name == "a2d_mdlm", "the folder opens by itself"
+    pairs = [(f"{a}+{b}=", str(a + b)) for a, b in ((12, 34), (45, 21), (77, 11))]
+    loss = [
+        -sum(answer.value for answer in dare_bench.load(folder, device="cpu").loglikelihood(pairs, mc_num=16))
+        for folder in ("smollm2-mdlm", "sums")
+    ]
+    assert loss[1] < 0.75 * loss[0]
+    scored = json.loads(done("eval", "--model", "sums", "--tasks", "dare_arithmetic", "--limit", "4", "--json"))
+    assert scored
+    code, _, err = command(capsys, "generate", "--model", "sums", "--gen-length", "4", "12+34=")
+    assert code == 0 and len(err.splitlines()) == 1, "nothing but the speed: no warnings of libraries"

@@ -49,22 +49,22 @@ that several families have, of which the word ``named`` in the name of a checkpo
 what ``dare-bench convert --to`` makes of ``converts_from`` by the family's ``convert``."""
 
 STRATEGIES: tuple[str, ...] = (
-    "quota:Quota",
-    "quota:BlockQuota",
-    "quota:TimeQuota",
-    "quota:LinearQuota",
-    "bounded:Threshold",
-    "bounded:Factor",
-    "bounded:Dynamic",
-    "quota:Sequential",
-    "bounded:EntropyBound",
-    "bounded:Carry",
-    "quota:Bernoulli",
-    "editing:Edit",
-    "quota:Ascending",
-    "wrapped:Eoser",
-    "editing:Rcr",
-    "editing:P2",
+    "sampling.strategies.quota:Quota",
+    "sampling.strategies.quota:BlockQuota",
+    "sampling.strategies.quota:TimeQuota",
+    "a2d.linear_quota:LinearQuota",
+    "sampling.strategies.bounded:Threshold",
+    "sampling.strategies.bounded:Factor",
+    "sampling.strategies.bounded:Dynamic",
+    "sampling.strategies.quota:Sequential",
+    "sampling.strategies.bounded:EntropyBound",
+    "dream.carry:Carry",
+    "sampling.strategies.quota:Bernoulli",
+    "llada2.edit:Edit",
+    "sampling.strategies.quota:Ascending",
+    "sampling.strategies.wrapped:Eoser",
+    "sampling.strategies.remasking:Rcr",
+    "sampling.strategies.remasking:P2",
 )
 """Module and class of each strategy; it is registered under the name of its class in snake case."""
 
@@ -83,7 +83,7 @@ def register(registry: Registry) -> None:
         registry.add("family", name, f"dare_bench.model_adapters.{target}", origin=__name__, **about)
     for target in STRATEGIES:
         name = re.sub(r"(?<=.)(?=[A-Z])", "_", target.partition(":")[2]).lower()
-        registry.add("strategy", name, f"dare_bench.model_adapters.sampling.strategies.{target}", origin=__name__)
+        registry.add("strategy", name, f"dare_bench.model_adapters.{target}", origin=__name__)
     for place, remote, reads_weights in ENGINES:
         name, target = place.partition(":")[0], f"dare_bench.model_adapters.served.{place}"
         registry.add("engine", name, target, origin=__name__, remote=remote, reads_weights=reads_weights)

@@ -26,7 +26,7 @@ from dare_bench.model_adapters.sampling.drafts import Drafts
 from dare_bench.model_adapters.sampling.packing import Candidates, Pack
 from dare_bench.model_adapters.sampling.records import Decision, Positions
 from dare_bench.model_adapters.sampling.ties import NearTies
-from dare_bench.model_adapters.sampling.upload import mapped, tensors_of
+from dare_bench.model_adapters.upload import mapped, tensors_of
 
 PARTS = (DeviceState, NearTies, Drafts, Pack, Candidates, PaddedView, View)
 Result = tuple[Positions, Decision]

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from dare_bench.errors import DareError, DecodingError, brief
+from dare_bench.model_adapters.answer_text import response_text, through_eos
 from dare_bench.model_adapters.backbone import DiffusionNetwork, Plan
 from dare_bench.model_adapters.encoding import as_id, check_length, encode_prompt, logits_tokens
 from dare_bench.model_adapters.frames import Frames
@@ -22,7 +23,7 @@ from dare_bench.model_adapters.sampling.drafts import IDLE, IDLE_TOKENS
 from dare_bench.model_adapters.sampling.loop import denoise
 from dare_bench.model_adapters.sampling.sampler import Sampler
 from dare_bench.model_adapters.sampling.state import RowState
-from dare_bench.model_adapters.sampling.stopping import StoppingPolicy, response_text, through_eos
+from dare_bench.model_adapters.sampling.stopping import StoppingPolicy
 from dare_bench.model_adapters.scoring.likelihood_estimators import LikelihoodEstimator
 from dare_bench.model_adapters.scoring.score import score_pairs
 from dare_bench.model_adapters.scoring.scored_model import ScoredModel

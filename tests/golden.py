@@ -22,7 +22,7 @@ from torch import Tensor
 
 from dare_bench.loading import load
 from dare_bench.model import Model
-from dare_bench.model_adapters.sampling.stopping import through_eos
+from dare_bench.model_adapters.answer_text import through_eos
 from dare_bench.types import Generation, Request
 
 PARITY = Path(__file__).parent / "parity"

@@ -13,6 +13,7 @@ from typing import Any, ClassVar, Literal
 from pydantic import Field, field_validator, model_validator
 
 from dare_bench.errors import CheckpointError, DecodingError
+from dare_bench.model_adapters.a2d.linear_quota import LinearQuota
 from dare_bench.model_adapters.a2d.network import BLOCK_LENGTH, MASK, network_of
 from dare_bench.model_adapters.backbone import DiffusionNetwork
 from dare_bench.model_adapters.family import Family, SamplerFields, SpecialIds, special_from_tokenizer
@@ -23,7 +24,6 @@ from dare_bench.model_adapters.sampling.caches import CACHES
 from dare_bench.model_adapters.sampling.reference import ReferencePolicy
 from dare_bench.model_adapters.sampling.sampler import Sampler
 from dare_bench.model_adapters.sampling.strategies import Strategy
-from dare_bench.model_adapters.sampling.strategies.quota import LinearQuota
 from dare_bench.model_adapters.sampling.tokens import TokenPolicy
 from dare_bench.types import Decoding, ModelSpec
 

@@ -30,10 +30,10 @@ from transformers import (
 
 from dare_bench.diffusion.rng import Draw, uniform
 from dare_bench.errors import ModelOutputError
+from dare_bench.model_adapters.answer_text import first_stop, response_text, stop_is_final, through_eos
 from dare_bench.model_adapters.causal.fields import CausalFields
 from dare_bench.model_adapters.sampling.draws import inverse_cdf
 from dare_bench.model_adapters.sampling.logits import against_others
-from dare_bench.model_adapters.sampling.stopping import first_stop, response_text, stop_is_final, through_eos
 from dare_bench.types import TIE, Generation, LoopStats, Request
 
 FinishReason = Literal["length", "eos", "stop"]

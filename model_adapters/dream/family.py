@@ -10,6 +10,7 @@ from typing import Literal
 from pydantic import Field, model_validator
 
 from dare_bench.model_adapters.chatml import CHAT_TEMPLATE
+from dare_bench.model_adapters.dream.carry import Carry
 from dare_bench.model_adapters.dream.estimators import DreamEstimator
 from dare_bench.model_adapters.dream.network import DreamModel
 from dare_bench.model_adapters.family import Family, SamplerFields
@@ -21,7 +22,7 @@ from dare_bench.model_adapters.sampling.reference import CountRule, ReferencePol
 from dare_bench.model_adapters.sampling.sampler import Sampler
 from dare_bench.model_adapters.sampling.scores import RankBy
 from dare_bench.model_adapters.sampling.strategies import Strategy
-from dare_bench.model_adapters.sampling.strategies.bounded import Carry, Threshold
+from dare_bench.model_adapters.sampling.strategies.bounded import Threshold
 from dare_bench.model_adapters.sampling.strategies.quota import Bernoulli, TimeQuota
 from dare_bench.model_adapters.sampling.strategies.wrapped import FirstToken
 from dare_bench.model_adapters.sampling.tokens import TokenPolicy

@@ -15,6 +15,7 @@ from pydantic import Field, model_validator
 from dare_bench.errors import DecodingError
 from dare_bench.model_adapters.family import EDIT_IDS, Family, SamplerFields
 from dare_bench.model_adapters.fields import Count, NaturalNumber, Probability, TopP
+from dare_bench.model_adapters.llada2.edit import Edit
 from dare_bench.model_adapters.llada2.levenshtein import ALTERNATIVES, Levenshtein
 from dare_bench.model_adapters.llada2.network import LLaDA2MoeModelLM
 from dare_bench.model_adapters.llada2.template import CHAT_TEMPLATE
@@ -24,7 +25,6 @@ from dare_bench.model_adapters.sampling.reference import ReferencePolicy
 from dare_bench.model_adapters.sampling.sampler import Sampler
 from dare_bench.model_adapters.sampling.strategies import Strategy
 from dare_bench.model_adapters.sampling.strategies.bounded import Dynamic
-from dare_bench.model_adapters.sampling.strategies.editing import Edit
 from dare_bench.model_adapters.sampling.tokens import TokenPolicy
 from dare_bench.types import Decoding, ModelSpec
 

@@ -23,8 +23,8 @@ from dare_bench.model_adapters.sampling.reference import NoiseRule, ReferencePol
 from dare_bench.model_adapters.sampling.sampler import Sampler
 from dare_bench.model_adapters.sampling.scores import SCORES, DrawnOrder, PositionScore
 from dare_bench.model_adapters.sampling.strategies import Strategy
-from dare_bench.model_adapters.sampling.strategies.editing import P2
 from dare_bench.model_adapters.sampling.strategies.quota import Bernoulli, TimeQuota
+from dare_bench.model_adapters.sampling.strategies.remasking import P2
 from dare_bench.model_adapters.sampling.tokens import TokenPolicy
 from dare_bench.types import ModelSpec
 

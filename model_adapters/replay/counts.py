@@ -3,9 +3,9 @@ out."""
 
 from __future__ import annotations
 
+from dare_bench.model_adapters.answer_text import through_eos
 from dare_bench.model_adapters.sampling.caches import PrefixCache
 from dare_bench.model_adapters.sampling.state import RowState
-from dare_bench.model_adapters.sampling.stopping import through_eos
 
 
 def left_in_block(row: RowState, step: int) -> int:

@@ -23,7 +23,7 @@ from dare_bench.model_adapters.sampling.row_cache import RowCache
 from dare_bench.model_adapters.sampling.sampler import Sampler
 from dare_bench.model_adapters.sampling.state import RowState
 from dare_bench.model_adapters.sampling.ties import NearTies
-from dare_bench.model_adapters.sampling.upload import upload, uploaded
+from dare_bench.model_adapters.upload import upload, uploaded
 
 
 class ActiveRows:

@@ -17,7 +17,7 @@ from dare_bench.diffusion.plan import Cached, Filled, Plan
 from dare_bench.model_adapters.sampling.buckets import LEAST_ROW, LEAST_TOKENS, MANY_TOKENS, Sizes, bucket
 from dare_bench.model_adapters.sampling.row_cache import Commit, RowCache
 from dare_bench.model_adapters.sampling.state import RowState
-from dare_bench.model_adapters.sampling.upload import mapped, uploaded
+from dare_bench.model_adapters.upload import mapped, uploaded
 
 
 @dataclass(frozen=True)

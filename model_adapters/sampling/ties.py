@@ -15,11 +15,11 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from dare_bench.model_adapters.answer_text import through_eos
 from dare_bench.model_adapters.sampling.decide import DecisionGroup
 from dare_bench.model_adapters.sampling.logits import Nudge, against_others
 from dare_bench.model_adapters.sampling.records import Decision, Offer, Positions
 from dare_bench.model_adapters.sampling.state import RowState
-from dare_bench.model_adapters.sampling.stopping import through_eos
 
 FAR = torch.iinfo(torch.long).max
 CERTAIN = 1e-3

@@ -15,9 +15,9 @@ from anyio.from_thread import start_blocking_portal
 from pydantic import Field, ValidationError
 
 from dare_bench.errors import DecodingError, EngineError, PromptError
+from dare_bench.model_adapters.answer_text import first_stop, response_text, through_eos
 from dare_bench.model_adapters.encoding import check_length, encode_prompt, open_tokenizer
 from dare_bench.model_adapters.fields import Count, TopP, first_error, without_aliases
-from dare_bench.model_adapters.sampling.stopping import first_stop, response_text, through_eos
 from dare_bench.model_adapters.served.in_flight import in_flight
 from dare_bench.model_adapters.served.model import (
     FIXED,

@@ -30,10 +30,10 @@ from pydantic import Field
 
 from dare_bench.checkpoint_files import read_config
 from dare_bench.errors import CheckpointError, DareError, EngineError, UsageError
+from dare_bench.model_adapters.answer_text import response_text
 from dare_bench.model_adapters.encoding import check_length
 from dare_bench.model_adapters.native import NativeModel, drain
 from dare_bench.model_adapters.open_native import open_native
-from dare_bench.model_adapters.sampling.stopping import response_text
 from dare_bench.model_adapters.sdar import FAMILY
 from dare_bench.model_adapters.sdar.family import SDARDecoding
 from dare_bench.model_adapters.served.in_flight import in_flight

@@ -14,7 +14,7 @@ import torch
 from safetensors.torch import load_file
 
 import dare_bench
-from dare_bench.model_adapters.sampling.strategies.quota import linear_schedule
+from dare_bench.model_adapters.a2d.linear_quota import linear_schedule
 
 PLACES = (parent / "shared" / "golden" / "public" for parent in Path(__file__).parents)
 FOLDER = next((place for place in PLACES if (place / "a2d_qwen3").is_dir()), None)

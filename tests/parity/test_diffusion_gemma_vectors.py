@@ -14,10 +14,10 @@ from safetensors.torch import load_file
 from dare_bench.diffusion.plan import Cached, Plan
 from dare_bench.errors import CheckpointError, DecodingError, UsageError
 from dare_bench.loading import load
+from dare_bench.model_adapters.answer_text import through_eos
 from dare_bench.model_adapters.backbone.cache import KVStore
 from dare_bench.model_adapters.diffusion_gemma.renoise import Renoise
 from dare_bench.model_adapters.sampling.records import Offer
-from dare_bench.model_adapters.sampling.stopping import through_eos
 from dare_bench.training.setup import refuse_untrainable
 from dare_bench.types import Request
 

@@ -16,7 +16,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from torch import Tensor
 
 from dare_bench.errors import DecodingError
-from dare_bench.model_adapters.fields import first_error
+from dare_bench.model_adapters.fields import first_error, unknown_field
 from dare_bench.model_adapters.sampling.ranking import Ranked, rank
 from dare_bench.model_adapters.sampling.records import Decision, Offer, Positions
 from dare_bench.model_adapters.sampling.scores import SCORES, PositionScore
@@ -145,6 +145,8 @@ def strategy_of(value: Any) -> Strategy:
     if not isinstance(name, str):
         raise DecodingError(f"strategy={value!r}: expected a name or {{'name': ..., field: value}}")
     kind: type[Strategy] = registry().get("strategy", name).load()
+    for field in sorted(fields.keys() - kind.model_fields.keys()):
+        raise unknown_field(f"strategy {name!r}", field, kind.model_fields)
     try:
         return kind(**fields)
     except ValidationError as error:

@@ -32,29 +32,6 @@ class Threshold(Strategy):
         return torch.minimum(over_RW.sum(1).clamp(min=1), ranked.count_R)
 
 
-class Carry(Threshold):
-    """Of the best ``quota`` positions the first always, the others where they reach ``threshold``; what a step rejects
-    is added to the next one's quota, and forwards follow until the block is full (Fast-dLLM's Dream; approximate)."""
-
-    name = "carry"
-    source = "Fast-dLLM, arXiv 2505.22618, Dream generation_utils.py, confidence_threshold"
-
-    steps: int = Field(ge=1)
-
-    @property
-    def decision(self) -> Strategy:
-        return self  # ``count`` reads ``steps``
-
-    def schedule(self, masks: int, before: int, length: int, first: int = 0) -> list[int]:
-        # A block that goes on was open as a whole before its first forward.
-        return [(length if first else masks) // self.planned(length)] * self.limit(length, ())
-
-    def count(self, ranked: Ranked, positions: Positions) -> Tensor:
-        # Everything except what later steps are scheduled to write.
-        most_R = ranked.count_R - positions.quota_R * (self.steps - 1 - positions.step_R).clamp(min=0)
-        return torch.minimum(super().count(ranked, positions), most_R)
-
-
 class Factor(Strategy):
     """Position n (from 1) of the sorted scores must reach ``1 - factor / (n + 1)``, the first always does, until the
     block is full (Fast-dLLM; approximate).

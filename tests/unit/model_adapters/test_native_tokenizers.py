@@ -10,10 +10,10 @@ import pytest
 from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers
 
 from dare_bench.errors import CheckpointError, PromptError
+from dare_bench.model_adapters.answer_text import response_text
 from dare_bench.model_adapters.chatml import CHAT_TEMPLATE as DREAM
 from dare_bench.model_adapters.encoding import open_tokenizer, render_chat
 from dare_bench.model_adapters.llada2.template import CHAT_TEMPLATE as LLADA2
-from dare_bench.model_adapters.sampling.stopping import response_text
 from dare_bench.model_adapters.sdar.template import CHAT_TEMPLATE as SDAR
 from dare_bench.reading import MAX_BYTES
 

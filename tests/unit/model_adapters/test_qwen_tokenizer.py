@@ -10,10 +10,10 @@ import qwen_vocabulary
 from paths import ROOT
 from require import need_package
 
+from dare_bench.model_adapters.answer_text import response_text
 from dare_bench.model_adapters.chatml import CHAT_TEMPLATE as DREAM
 from dare_bench.model_adapters.dream.family import FAMILY as DREAM_FAMILY
 from dare_bench.model_adapters.encoding import encode_prompt, open_tokenizer, render_chat
-from dare_bench.model_adapters.sampling.stopping import response_text
 from dare_bench.model_adapters.sdar.family import FAMILY as SDAR_FAMILY
 from dare_bench.model_adapters.sdar.template import CHAT_TEMPLATE as SDAR
 from dare_bench.types import ModelSpec

@@ -13,9 +13,9 @@ from graph_stand_in import RecordedGraphs
 
 import dare_bench
 from dare_bench.errors import DecodingError, PromptError, UsageError
+from dare_bench.model_adapters.a2d.linear_quota import linear_schedule
 from dare_bench.model_adapters.frames import Frames
 from dare_bench.model_adapters.sampling import drafts, loop
-from dare_bench.model_adapters.sampling.strategies.quota import linear_schedule
 
 CALM = {"early_stop": False, "text_after_eos": "keep"}
 

@@ -9,21 +9,18 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from dare_bench.diffusion.rng import Draw, uniform
+from dare_bench.model_adapters.answer_text import first_stop, response_text, stop_is_final, through_eos
+from dare_bench.model_adapters.dream.carry import Carry
 from dare_bench.model_adapters.fast_dllm_v2.sub_blocks import SubBlocks
+from dare_bench.model_adapters.llada2.edit import Edit
 from dare_bench.model_adapters.replay.published import topk_choice
 from dare_bench.model_adapters.sampling.draws import inverse_cdf
 from dare_bench.model_adapters.sampling.ranking import rank
 from dare_bench.model_adapters.sampling.scores import SCORES
-from dare_bench.model_adapters.sampling.stopping import (
-    StoppingPolicy,
-    first_stop,
-    response_text,
-    stop_is_final,
-    through_eos,
-)
-from dare_bench.model_adapters.sampling.strategies.bounded import Carry, Dynamic, Factor, Threshold
-from dare_bench.model_adapters.sampling.strategies.editing import Edit, Rcr
+from dare_bench.model_adapters.sampling.stopping import StoppingPolicy
+from dare_bench.model_adapters.sampling.strategies.bounded import Dynamic, Factor, Threshold
 from dare_bench.model_adapters.sampling.strategies.quota import Quota, Sequential, even_schedule
+from dare_bench.model_adapters.sampling.strategies.remasking import Rcr
 from dare_bench.model_adapters.sampling.tokens import TokenPolicy, propose
 
 

@@ -12,7 +12,7 @@ from trajectories import canvas_before
 
 from dare_bench.errors import DareError, DecodingError
 from dare_bench.model_adapters.sampling.records import Offer
-from dare_bench.model_adapters.sampling.strategies.editing import Rcr
+from dare_bench.model_adapters.sampling.strategies.remasking import Rcr
 from dare_bench.types import Generation, Request
 
 PROMPT = [5, 6, 7, 8, 9, 10, 11]

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from dare_bench.diffusion.plan import Cached, Filled, Plan
-from dare_bench.model_adapters.sampling.upload import upload
+from dare_bench.model_adapters.upload import upload
 
 META = torch.device("meta")
 

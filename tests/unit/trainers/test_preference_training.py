@@ -167,9 +167,10 @@ def test_the_loss_and_its_gradients_do_not_depend_on_the_cut(family):
         assert float((grad - result[0][1]).norm()) <= 1e-5 * float(result[0][1].norm())
 
 
-@pytest.mark.parametrize("kind", [DPO, VRPO])
-@pytest.mark.parametrize("lora", [False, True], ids=["full", "lora"])
-@pytest.mark.parametrize("family", ["llada", "fast_dllm_v2"])
+@pytest.mark.parametrize(
+    ("family", "kind", "lora"),
+    [("llada", DPO, False), ("llada", VRPO, True), ("fast_dllm_v2", VRPO, False), ("fast_dllm_v2", DPO, True)],
+)
 def test_the_loop_raises_the_margin_of_the_preferred_answers(kind, lora, family, tmp_path):
     model, bench = opened(family, lora), Bench(family)
     dpo = method(model, kind, draws=4, noise="counts")

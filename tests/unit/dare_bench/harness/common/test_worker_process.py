@@ -186,7 +186,7 @@ def test_threads_of_torch_and_locks_that_are_held_do_not_stop_a_fork() -> None:
     for thread in threads:
         thread.start()
     try:
-        for number in range(20):
+        for number in range(8):
             with WorkerProcess({"noise": lambda n: print(n) or logging.error("n") or n}, 10) as guard:
                 assert guard.call("noise", number) == number
     finally:

@@ -29,12 +29,13 @@ if sys.platform == "linux" and os.access("/dev/shm", os.W_OK) and shutil.disk_us
 # Hundreds of processes import the same modules: they are compiled once, also where Python is told to keep no bytecode.
 os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 sys.dont_write_bytecode = False
-# Half a minute and more each, on one core.
+# A quarter of a minute and more each on one core, or a single test that takes that long.
 LONG = (
-    "test_additions",
-    *("test_hostile_runs", "test_train", "test_train_rl", "test_regress", "test_real_run", "test_site_pages"),
-    *("test_board_page", "test_sample_pages", "test_ray_cluster", "test_sharding", "test_rescore", "test_model_class"),
-    *("test_current_folder", "test_limits", "test_attacks", "test_tiny", "test_family_layouts", "test_plugin_strategy"),
+    *("test_additions", "test_hostile_runs", "test_train_rl", "test_train_served", "test_train", "test_regress"),
+    *("test_current_folder", "test_ray_cluster", "test_frames", "test_drafts", "test_trace", "test_recipe"),
+    *("test_site_pages", "test_board_page", "test_sample_pages", "test_sharding", "test_rescore", "test_model_class"),
+    *("test_limits", "test_attacks", "test_docs", "test_families_invariance", "test_real_vocabulary_step"),
+    *("test_gradient_card", "test_rl_training", "test_train_dry_run", "test_tiny", "test_program"),
 )
 gc.disable()  # until all tests are collected: imports and test items are no garbage, and looking for some takes seconds
 

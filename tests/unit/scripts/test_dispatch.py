@@ -12,11 +12,8 @@ from paths import ROOT
 BOUNDS = {
     ("tiny-llada", "none"): (190, 0.3),
     ("tiny-llada", "dual"): (203, 0.3),
-    ("tiny-dream", "none"): (200, 0.3),
     ("tiny-dream", "dual"): (224, 0.3),
-    ("tiny-sdar", "none"): (230, 0.4),
     ("tiny-sdar", "exact"): (254, 0.4),
-    ("tiny-llada2-base", "none"): (354, 1),
     ("tiny-llada2-base", "exact"): (376, 1),
 }
 """Launches of one row, and waits of 16 rows. These may have a tenth more launches, and one copy."""

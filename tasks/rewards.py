@@ -17,6 +17,11 @@ from dare_bench.tasks.dare_sort import utils as sort_task
 from dare_bench.tasks.dare_sudoku import utils as sudoku_task
 from dare_bench.types import Reward, RewardPrompt
 
+ZERO, EMPTY = "0", sudoku_task.EMPTY
+CELLS = sudoku_task.SIDE**2
+PARTIAL = 0.1
+"""The value of a partly right answer in the schemes ``d1`` and ``dare`` of countdown."""
+
 
 @dataclass(frozen=True)
 class TaskReward:
@@ -61,12 +66,6 @@ SUDOKU = TaskReward(sudoku_task.score, "cell_accuracy", "\n\n")
 ARITHMETIC = TaskReward(arithmetic_task.score, "digit_accuracy", "\n")
 COUNTDOWN = TaskReward(countdown_task.score, "format", "\n")
 SORT = TaskReward(sort_task.score, "format", "\n")
-
-
-ZERO, EMPTY = "0", sudoku_task.EMPTY
-CELLS = sudoku_task.SIDE**2
-PARTIAL = 0.1
-"""The value of a partly right answer in the schemes ``d1`` and ``dare`` of countdown."""
 
 
 class CountdownOptions(RewardOptions):

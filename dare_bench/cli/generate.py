@@ -40,6 +40,13 @@ _PROMPT = typer.Argument(
     show_default=False,
 )
 
+MASK, END = "░", "·"
+"""What stands for a mask, and for a token that ends the answer."""
+PER_SECOND = 12
+"""How often the terminal is drawn."""
+PLAYED = 1.5
+"""Seconds in which an answer that took less than one is shown again, forward by forward."""
+
 
 @dataclass
 class Variant:
@@ -126,14 +133,6 @@ class Conversation:
                 | {"facts": facts(answer), "decoding": settings, "tokens": answer.tokens, "trace": trace}
             )
         return {"prompt": prompt, "answers": record}
-
-
-MASK, END = "░", "·"
-"""What stands for a mask, and for a token that ends the answer."""
-PER_SECOND = 12
-"""How often the terminal is drawn."""
-PLAYED = 1.5
-"""Seconds in which an answer that took less than one is shown again, forward by forward."""
 
 
 @dataclass

@@ -21,6 +21,11 @@ from dare_bench.opencompass_numbers import mean
 from dare_bench.reading import MAX_DEPTH, read_source
 from dare_bench.runs.run_files import own_file
 
+_COLUMNS = ["dataset", "version", "metric", "mode"]
+_PLAIN = "naive_average"
+_ROUNDING = 0.005 + 1e-6
+"""Numbers are written with two decimals."""
+
 
 @dataclass(frozen=True, slots=True)
 class OpenCompassConfig:
@@ -98,12 +103,6 @@ def _literal(node: ast.expr, depth: int = 0) -> Any:
         case ast.Call(ast.Name("dict"), [], keywords):
             return {word.arg: _literal(word.value, depth + 1) for word in keywords if word.arg is not None}
     return None
-
-
-_COLUMNS = ["dataset", "version", "metric", "mode"]
-_PLAIN = "naive_average"
-_ROUNDING = 0.005 + 1e-6
-"""Numbers are written with two decimals."""
 
 
 class _Row(NamedTuple):

@@ -19,6 +19,28 @@ from dare_bench.sandbox.verdict import MEMORY_MB, InstallHint, Level, Limits, Ve
 
 _WORKERS = 4
 
+_PROBE_SECONDS = 20.0
+_PROBE: Final = """
+import os, socket
+with open("/tmp/probe", "w") as file:
+    file.write("x")
+try:
+    socket.create_connection(("192.0.2.1", 80), timeout=1)
+except OSError:
+    offline = True
+try:
+    with open("/probe", "w"):
+        writable = True
+except OSError:
+    writable = False
+"""
+_PROBE_TESTS: Final = """
+assert offline and not writable
+assert not os.path.exists("/etc/passwd") and not os.path.exists("/proc/1")
+assert os.getpid() < 10 and len(os.environ) < 12
+"""
+_lock = threading.Lock()
+
 
 def run_tests(
     solution: str, tests: str, timeout: float = 10.0, *, memory_mb: int = MEMORY_MB, unsafe: bool = False
@@ -132,30 +154,6 @@ class Pool(AbstractContextManager["Pool"]):
             if verdict.status != "refused" or last:
                 break
         return verdict
-
-
-_PROBE_SECONDS = 20.0
-_PROBE: Final = """
-import os, socket
-with open("/tmp/probe", "w") as file:
-    file.write("x")
-try:
-    socket.create_connection(("192.0.2.1", 80), timeout=1)
-except OSError:
-    offline = True
-try:
-    with open("/probe", "w"):
-        writable = True
-except OSError:
-    writable = False
-"""
-_PROBE_TESTS: Final = """
-assert offline and not writable
-assert not os.path.exists("/etc/passwd") and not os.path.exists("/proc/1")
-assert os.getpid() < 10 and len(os.environ) < 12
-"""
-
-_lock = threading.Lock()
 
 
 def isolation() -> Level:

@@ -1,5 +1,6 @@
-"""Running generated code for both harnesses: the pool that starts tests while generation continues, and the replacement
-of evaluate's ``code_eval`` metric. All of it runs in :mod:`dare_bench.sandbox`.
+"""Running generated code for both harnesses: the pool that starts tests while generation continues, the replacement of
+evaluate's ``code_eval`` metric, and the code that a document of MBPP requires before its tests, which both harnesses
+omit. All of it runs in :mod:`dare_bench.sandbox`.
 
 evaluate's metric downloads its code from the hub and runs answers in a forked process without isolation. Scorers
 written for it call :class:`CodeEval` instead. Scorers keep that object once imported, so :func:`calls` sets what a call

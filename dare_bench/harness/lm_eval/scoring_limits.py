@@ -17,6 +17,27 @@ from dare_bench.harness.common.time_limits import ANSWER_SECONDS, Answers, Answe
 from dare_bench.harness.common.worker_process import ItemError, ItemTimeout, WorkerProcess
 from dare_bench.harness.lm_eval.task_index import lm_eval_folder
 
+FORMULA_SCORERS = frozenset(
+    {
+        "agieval/utils.py",
+        "aime/utils.py",
+        "hendrycks_math/utils.py",
+        "hrm8k/default/utils.py",
+        "hrm8k/en/utils.py",
+        "leaderboard/math/utils.py",
+        "minerva_math/utils.py",
+        "putnam_axiom/utils.py",
+        "score/math/math_grader.py",
+        "score/math/utils_math.py",
+        "score/non_greedy_summarizer.py",
+    }
+)
+"""Scorers of lm-eval 0.4.13 that read or compare formulas, by their file below its task folder. A test compares this
+with the files of the installed lm-eval that name a computer algebra package or boxed answers."""
+PHRASE_SCORERS = frozenset({"leaderboard/math/utils.py", "minerva_math/utils.py"})
+"""Those that score twice: ``exact_match`` on a set phrase, which they read by ``get_unnormalized_answer``, and another
+metric by math-verify. A test compares this with the installed lm-eval."""
+
 
 @contextlib.contextmanager
 def limited(tasks: Mapping[str, Any], seconds: float = ITEM_SECONDS, *, part: int = 0) -> Iterator[LimitedScoring]:
@@ -158,29 +179,6 @@ def _doc_hash(doc: Any) -> str:
     from lm_eval.utils import handle_non_serializable, hash_string
 
     return str(hash_string(json.dumps(doc, indent=2, default=handle_non_serializable, ensure_ascii=False)))
-
-
-FORMULA_SCORERS = frozenset(
-    {
-        "agieval/utils.py",
-        "aime/utils.py",
-        "hendrycks_math/utils.py",
-        "hrm8k/default/utils.py",
-        "hrm8k/en/utils.py",
-        "leaderboard/math/utils.py",
-        "minerva_math/utils.py",
-        "putnam_axiom/utils.py",
-        "score/math/math_grader.py",
-        "score/math/utils_math.py",
-        "score/non_greedy_summarizer.py",
-    }
-)
-"""Scorers of lm-eval 0.4.13 that read or compare formulas, by their file below its task folder. A test compares this
-with the files of the installed lm-eval that name a computer algebra package or boxed answers."""
-
-PHRASE_SCORERS = frozenset({"leaderboard/math/utils.py", "minerva_math/utils.py"})
-"""Those that score twice: ``exact_match`` on a set phrase, which they read by ``get_unnormalized_answer``, and another
-metric by math-verify. A test compares this with the installed lm-eval."""
 
 
 def scorer_of(task: Any) -> Callable[..., Any] | None:

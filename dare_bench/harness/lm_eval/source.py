@@ -50,6 +50,16 @@ _ADDRESS = re.compile(r" at 0x[0-9a-f]+(?=>)")
 ScoredDocuments = Mapping[str, list[int] | None]
 """By task, the numbers of the documents to score; None for all that were built."""
 
+# These only repeat the user's settings, or what we note ourselves.
+_IGNORED = (
+    "generation_kwargs:",
+    "Overwriting default num_fewshot",
+    "num_fewshot has been set to 0",
+    "No `generation_kwargs` specified",
+    "is defined, but ",
+    "Custom kwargs can be passed",
+)
+
 
 class LmEvalSource(TaskSource):
     """The tasks of a run, from lm-eval.
@@ -280,17 +290,6 @@ def _plain_json(value: Any) -> Any:
 
     text = json.dumps(value, default=handle_non_serializable, ensure_ascii=False)
     return json.loads(_ADDRESS.sub("", text))
-
-
-# These only repeat the user's settings, or what we note ourselves.
-_IGNORED = (
-    "generation_kwargs:",
-    "Overwriting default num_fewshot",
-    "num_fewshot has been set to 0",
-    "No `generation_kwargs` specified",
-    "is defined, but ",
-    "Custom kwargs can be passed",
-)
 
 
 @contextlib.contextmanager

@@ -34,6 +34,9 @@ _DATA = ("dataset_path", "dataset_name", "dataset_kwargs")
 _GATED = frozenset({"Idavidrein/gpqa"})
 """Known to be gated, also if the hub cannot be reached (it then looks like any data set that is not cached)."""
 
+# Data sources and mere names; the data itself is covered by the hash of the documents.
+_LEFT_OUT = re.compile(r"^(dataset_\w+|custom_dataset|\w+_split|split|task_alias|tag|metadata|num_fewshot)$")
+
 
 class _Factory(TaskFactory):
     """Builds tasks as lm-eval does, from local data if available."""
@@ -166,10 +169,6 @@ def _is_gated(error: BaseException, dataset: str) -> bool:
             return True
         cause = cause.__cause__ or cause.__context__
     return False
-
-
-# Data sources and mere names; the data itself is covered by the hash of the documents.
-_LEFT_OUT = re.compile(r"^(dataset_\w+|custom_dataset|\w+_split|split|task_alias|tag|metadata|num_fewshot)$")
 
 
 def definition(task: Any, extra: Iterable[str] = ()) -> str:

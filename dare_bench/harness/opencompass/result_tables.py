@@ -21,6 +21,23 @@ FILTER = "none"
 AnsweredDocuments = dict[int, list[tuple[Request, Sample]]]
 """By document: the requests of one repeat with their samples."""
 
+REPORTING = frozenset(
+    {
+        "first_option_postprocess",
+        "last_option_postprocess",
+        "first_capital_postprocess",
+        "last_capital_postprocess",
+        "match_answer_pattern",
+        "GPQA_Simple_Eval_postprocess",
+        "math_judement_preprocess",
+        "xml_tag_postprocessor",
+        "gsm8k_postprocess",
+    }
+)
+"""Postprocessors of OpenCompass 0.5.4 that return one of ``extraction_status.NOTHING`` where they find no answer; a
+test runs the installed ones. Others return the first sentence or the whole text then, so their answers have no
+status."""
+
 
 class ResultTables:
     """Collects the results of tasks; the attributes are those of ``HarnessResult``."""
@@ -179,23 +196,6 @@ def prompt_text(prompt: Any) -> str:
 
 def _hash(text: str) -> str:
     return hashlib.sha256(text.encode(errors="surrogatepass")).hexdigest()
-
-
-REPORTING = frozenset(
-    {
-        "first_option_postprocess",
-        "last_option_postprocess",
-        "first_capital_postprocess",
-        "last_capital_postprocess",
-        "match_answer_pattern",
-        "GPQA_Simple_Eval_postprocess",
-        "math_judement_preprocess",
-        "xml_tag_postprocessor",
-        "gsm8k_postprocess",
-    }
-)
-"""Postprocessors of OpenCompass 0.5.4 that return one of :data:`NOTHING` where they find no answer; a test runs the
-installed ones."""
 
 
 def of_opencompass(cfg: Mapping[str, Any], prediction: Any, extracted: Any, finish_reason: str | None) -> Status | None:

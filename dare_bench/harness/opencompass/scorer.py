@@ -23,6 +23,11 @@ from dare_bench.types import Likelihood
 Answer = str | Sequence[Likelihood]
 """A text, or the log-likelihood of each label's text."""
 
+_BUDGET = 120.0
+"""Maximum seconds to score documents one by one; afterwards the score has no interval."""
+Single = Callable[[int], Mapping[str, Any]]
+"""The evaluator's result for the one document at this position."""
+
 
 @dataclass
 class RepeatScores:
@@ -220,15 +225,9 @@ def perplexities(answers: Sequence[Likelihood]) -> list[float]:
     return [-answer.value / max(1, answer.target_tokens) for answer in answers]
 
 
-_BUDGET = 120.0
-"""Maximum seconds to score documents one by one; afterwards the score has no interval."""
-
-Single = Callable[[int], Mapping[str, Any]]
-"""The evaluator's result for the one document at this position."""
-
-
 def by_document(result: Mapping[str, Any], count: int, single: Single | None) -> dict[str, list[float]]:
-    """{metric: value of each document, in the unit of the total} for the metrics where that is known.
+    """{metric: value of each document, in the unit of the total} for the metrics where that is known: a list of values
+    is used only if its mean equals the total, so that an interval is never based on a guess.
 
     The first score's values are the evaluator's verdicts, if it has them; all others come from scoring the
     documents one by one.

@@ -27,6 +27,51 @@ from dare_bench.program import installed
 _SENTENCES = {"IFEvaluator", "IFBenchEvaluator", "MultiIFEvaluator"}
 """Evaluators that split sentences with nltk's model."""
 
+TABLE_VERSION = "0.5.4"
+"""The version of OpenCompass whose evaluators and postprocessors the tables below describe."""
+INFERENCERS = ("GenInferencer", "PPLInferencer")
+"""The supported ones. OpenCompass has more: agents, multi-turn chats, tree of thought, attacks, losses of a text."""
+_JUDGES = frozenset(
+    {
+        *("ATLASLLMEvaluator", "CascadeEvaluator", "DingoEvaluator", "FakeAlignmentJudgeEvaluator"),
+        *("GenericLLMEvaluator", "HealthBenchEvaluator", "LMEvaluator", "OmniMathEvaluator", "ToxicEvaluator"),
+    }
+)
+_RUN_CODE = frozenset(
+    {
+        *("APPSEvaluator", "BigCodeBenchEvaluator", "CIBenchEvaluator", "CodeCompassEvaluator", "CodeEvaluator"),
+        *("CRUXEvalOEvaluator", "DS1000Evaluator", "DS1000InterpreterEvaluator", "DS1000ServiceEvaluator"),
+        *("HumanevalMultiEvaluator", "HumanevalXEvaluator", "InternSandboxEvaluator", "LCBCodeExecutionEvaluator"),
+        *("LCBCodeGenerationEvaluator", "LCBProEvaluator", "LCBTestOutputEvaluator", "LCEvaluator", "LCPassKEvaluator"),
+        *("PMMEvalHumanEvalXLEvaluator", "SciCodeEvaluator", "TACOEvaluator"),
+    }
+)
+# Python's eval on the model's answer: a sandbox protects the machine, but the answer could set its own score.
+_EVALUATE_ANSWERS = frozenset(
+    {
+        *("CMPhysBenchEvaluator", "MedCalcOfficial_Evaluator", "SRbenchDatasetEvaluator", "TheoremQAEvaluatorV3"),
+        *("TheoremQA_postprocess_v3", "TheoremQA_postprocess_v4", "general_eval_wrapper_postprocess"),
+        *("humaneval_internal_v1_postprocess", "korbenchEvaluator"),
+    }
+)
+_EVALUATE_ROWS = frozenset({"NaturalQuestionDataset", "TriviaQADataset"})
+"""Loaders that run Python's eval on the content of a data file."""
+EVALUATE_TEXT: Mapping[str, str] = {
+    "CMP_TSP_D_Evaluator": "eval",
+    "Game24Evaluator": "sympy",
+    "Hard_TSP_Evaluator": "eval",
+    "MATHVerifyEvaluator": "latex2sympy2_extended",
+    "MBPPEvaluator": "eval",
+    "MBPPEvaluator2": "eval",
+    "MBPPPassKEvaluator": "eval",
+    "MathEEDEvaluator": "sympy",
+    "OlympiadBenchEvaluator": "parse_latex",
+    "RNA_Evaluator": "subprocess",
+    "followbench_postprocess": "eval",
+}
+"""The other evaluators and postprocessors whose code can evaluate text as a program, each with what it calls. They run
+only where the scoring process has a sandbox."""
+
 
 def check_flags(spec: RunSpec) -> None:
     """Refuse flags of lm-eval that have no meaning here."""
@@ -105,54 +150,6 @@ def check_data(spec: RunSpec, configs: Mapping[str, tuple[Config, Mapping[str, A
             many = f"{len(here)} of its config's data sets are" if len(here) > 1 else "one of its config's data sets is"
             reason += f"; {many} here: {tasks} {replacing}runs {'three of them' if len(here) > 3 else 'what is here'}"
         raise DataError(reason)
-
-
-TABLE_VERSION = "0.5.4"
-"""The version of OpenCompass whose evaluators and postprocessors the tables below describe."""
-
-INFERENCERS = ("GenInferencer", "PPLInferencer")
-"""The supported ones. OpenCompass has more: agents, multi-turn chats, tree of thought, attacks, losses of a text."""
-
-_JUDGES = frozenset(
-    {
-        *("ATLASLLMEvaluator", "CascadeEvaluator", "DingoEvaluator", "FakeAlignmentJudgeEvaluator"),
-        *("GenericLLMEvaluator", "HealthBenchEvaluator", "LMEvaluator", "OmniMathEvaluator", "ToxicEvaluator"),
-    }
-)
-_RUN_CODE = frozenset(
-    {
-        *("APPSEvaluator", "BigCodeBenchEvaluator", "CIBenchEvaluator", "CodeCompassEvaluator", "CodeEvaluator"),
-        *("CRUXEvalOEvaluator", "DS1000Evaluator", "DS1000InterpreterEvaluator", "DS1000ServiceEvaluator"),
-        *("HumanevalMultiEvaluator", "HumanevalXEvaluator", "InternSandboxEvaluator", "LCBCodeExecutionEvaluator"),
-        *("LCBCodeGenerationEvaluator", "LCBProEvaluator", "LCBTestOutputEvaluator", "LCEvaluator", "LCPassKEvaluator"),
-        *("PMMEvalHumanEvalXLEvaluator", "SciCodeEvaluator", "TACOEvaluator"),
-    }
-)
-# Python's eval on the model's answer: a sandbox protects the machine, but the answer could set its own score.
-_EVALUATE_ANSWERS = frozenset(
-    {
-        *("CMPhysBenchEvaluator", "MedCalcOfficial_Evaluator", "SRbenchDatasetEvaluator", "TheoremQAEvaluatorV3"),
-        *("TheoremQA_postprocess_v3", "TheoremQA_postprocess_v4", "general_eval_wrapper_postprocess"),
-        *("humaneval_internal_v1_postprocess", "korbenchEvaluator"),
-    }
-)
-_EVALUATE_ROWS = frozenset({"NaturalQuestionDataset", "TriviaQADataset"})
-"""Loaders that run Python's eval on the content of a data file."""
-EVALUATE_TEXT: Mapping[str, str] = {
-    "CMP_TSP_D_Evaluator": "eval",
-    "Game24Evaluator": "sympy",
-    "Hard_TSP_Evaluator": "eval",
-    "MATHVerifyEvaluator": "latex2sympy2_extended",
-    "MBPPEvaluator": "eval",
-    "MBPPEvaluator2": "eval",
-    "MBPPPassKEvaluator": "eval",
-    "MathEEDEvaluator": "sympy",
-    "OlympiadBenchEvaluator": "parse_latex",
-    "RNA_Evaluator": "subprocess",
-    "followbench_postprocess": "eval",
-}
-"""The other evaluators and postprocessors whose code can evaluate text as a program, each with what it calls. They run
-only where the scoring process has a sandbox."""
 
 
 def why_not(config: Mapping[str, Any], file: Path | None = None) -> str | None:

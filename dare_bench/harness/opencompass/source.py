@@ -40,6 +40,18 @@ from dare_bench.types import Generation, Request, Sample
 
 log = logging.getLogger(__name__)
 
+# Data sources, mere names and counts, and the settings of OpenCompass's models. The hash of the documents covers
+# the data.
+_LEFT_OUT = frozenset(
+    {"path", "abbr", "n", "k", "num_repeats", "batch_size", "max_seq_len", "test_range", "local_mode", "type"}
+)
+# Only named: templates' texts and retrievers' numbers are in the configuration, and none of its inferencers runs here.
+_NAMED = re.compile(r"^opencompass\.openicl\.icl_(prompt_template|raw_prompt_template|retriever|inferencer)\b")
+_REGISTRIES = (
+    *("ICL_PROMPT_TEMPLATES", "ICL_RETRIEVERS", "ICL_INFERENCERS", "ICL_EVALUATORS"),
+    *("TEXT_POSTPROCESSORS", "LOAD_DATASET"),
+)
+
 
 class OpenCompassSource(TaskSource):
     """The data sets of a run, from OpenCompass.
@@ -216,21 +228,9 @@ def _text(question: DataSetQuestion) -> str:
     return "\x1f".join(map(prompt_text, args))
 
 
-# Data sources, mere names and counts, and the settings of OpenCompass's models. The hash of the documents covers
-# the data.
-_LEFT_OUT = frozenset(
-    {"path", "abbr", "n", "k", "num_repeats", "batch_size", "max_seq_len", "test_range", "local_mode", "type"}
-)
-# Only named: templates' texts and retrievers' numbers are in the configuration, and none of its inferencers runs here.
-_NAMED = re.compile(r"^opencompass\.openicl\.icl_(prompt_template|raw_prompt_template|retriever|inferencer)\b")
-_REGISTRIES = (
-    *("ICL_PROMPT_TEMPLATES", "ICL_RETRIEVERS", "ICL_INFERENCERS", "ICL_EVALUATORS"),
-    *("TEXT_POSTPROCESSORS", "LOAD_DATASET"),
-)
-
-
 def definition(cfg: Mapping[str, Any]) -> str:
-    """Hash of a data set's definition: its configuration, and the source of every class and function it names."""
+    """Hash of a data set's definition: its configuration, and the source of every class and function it names; never
+    the location of data."""
     settings = {name: value for name, value in cfg.items() if name not in _LEFT_OUT}
     parts = [_described(settings), _component(cfg.get("type"))]
     if runs_code(cfg):

@@ -20,9 +20,8 @@ from dare_bench.analysis.names import (
     full_names,
     trainings,
 )
-from dare_bench.analysis.row_key import RowKey, row_key
 from dare_bench.analysis.run_finder import iterate_runs, open_run
-from dare_bench.analysis.settings import PromptContext, prompt_context, requested
+from dare_bench.analysis.settings import PromptContext, RowKey, prompt_context, requested, row_key
 from dare_bench.errors import RunError
 from dare_bench.formatting import spread
 from dare_bench.leaderboards.rendering import unique_slugs

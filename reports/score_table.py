@@ -18,8 +18,7 @@ from dare_bench.analysis.names import (
     short_names,
     trainings,
 )
-from dare_bench.analysis.row_key import models_of, named_model
-from dare_bench.analysis.settings import prompt_context
+from dare_bench.analysis.settings import models_of, named_model, prompt_context
 from dare_bench.analysis.task_changes import DatedScore, current, question_difference
 from dare_bench.errors import RunError, unknown
 from dare_bench.program import several

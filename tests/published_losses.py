@@ -24,9 +24,8 @@ from torch import Tensor
 
 from dare_bench.registry import registry
 from dare_bench.trainers.rl.completions import Completion, Prediction
-from dare_bench.trainers.rl.distillation import distilled_positions
 from dare_bench.trainers.rl.rollout_file import Rollout
-from dare_bench.trainers.rl.surrogate import RolloutStep
+from dare_bench.trainers.rl.surrogate import RolloutStep, distilled_positions
 
 VECTORS = Path(__file__).parent / "parity" / "published_losses.json"
 

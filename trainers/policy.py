@@ -11,8 +11,6 @@ from torch import Tensor
 
 from dare_bench.diffusion.lockstep import Lockstep
 from dare_bench.trainers.checkpoints import writing_checkpoint
-from dare_bench.trainers.phases import Phases
-from dare_bench.trainers.reference_policy import ReferenceLosses
 from dare_bench.trainers.steps import Step
 from dare_bench.types import LoopStats, Request, Reward, RewardPrompt, Sample
 
@@ -27,30 +25,18 @@ class PolicyInTraining:
     """The model of a training loop. All processes make the same calls, in the same order."""
 
     def __init__(self, loop: Loop) -> None:
-        self.loop = loop
-
-    @property
-    def reference(self) -> ReferenceLosses | None:
-        return self.loop.reference
-
-    @property
-    def steps(self) -> int:
+        self.loop, self.reference, self.phases = loop, loop.reference, loop.phases
+        self.steps: int = loop.args.max_steps
         """Optimizer steps of the training."""
-        return self.loop.args.max_steps
+        self.has_dropout = loop.spec.lora_dropout > 0
+        """Do the values of equal copies differ between optimizer steps?"""
+        self.gather = loop.gather
+        self.forwards = loop.loaded.forwards
 
     @property
     def version(self) -> int:
         """Optimizer steps before the present weights."""
         return int(self.loop.state.global_step)
-
-    @property
-    def has_dropout(self) -> bool:
-        """Do the values of equal copies differ between optimizer steps?"""
-        return self.loop.spec.lora_dropout > 0
-
-    @property
-    def phases(self) -> Phases:
-        return self.loop.phases
 
     def write_weights(self, name: str) -> Path:
         """Write the weights, or the adapter, to the folder ``name`` of the training's output."""
@@ -78,7 +64,7 @@ class PolicyInTraining:
     def generate(self, requests: Sequence[Request]) -> list[Sample]:
         """Answers in the order of the requests."""
         answers: dict[str, Sample] = {}
-        with self.loop.phases.measure("rollout") as cost:
+        with self.phases.measure("rollout") as cost:
             for share, stats in self._divided(requests, self._generate):
                 answers |= share
                 cost.forwards, cost.tokens = cost.forwards + stats.row_forwards, cost.tokens + stats.tokens_processed
@@ -102,10 +88,6 @@ class PolicyInTraining:
             network.train()
         return answers, stats
 
-    def forwards(self, request: Request) -> int:
-        """Upper bound of the forwards of a request."""
-        return self.loop.loaded.forwards(request)
-
     def rewards(self, prompts: Sequence[RewardPrompt], texts: Sequence[str]) -> list[Reward]:
         """The rewards of answers."""
         options = self.loop.objective.options.reward
@@ -113,7 +95,7 @@ class PolicyInTraining:
         def rewards(pairs: Sequence[tuple[RewardPrompt, str]]) -> list[Reward]:
             return self.loop.services.rewards([p for p, _ in pairs], [t for _, t in pairs], options)
 
-        with self.loop.phases.measure("reward"):
+        with self.phases.measure("reward"):
             shares = self._divided(list(zip(prompts, texts, strict=True)), rewards)
         return [shares[i % len(shares)][i // len(shares)] for i in range(len(prompts))]
 
@@ -122,7 +104,3 @@ class PolicyInTraining:
         their number."""
         sequence = self.loop.forwards.sequence
         return [compute(items)] if sequence is None else sequence.divided(items, compute)
-
-    def gather(self, value: Any) -> list[Any]:
-        """The values of all processes (one of each sequence-parallel group), in order."""
-        return self.loop.gather(value)

@@ -98,12 +98,12 @@ def claim(out: Path, settings: Mapping[str, Any], facts: Mapping[str, Any] = Map
         if foreign := [name for name in ("config.json", "adapter_config.json") if (out / name).exists()]:
             raise UsageError(f"{out} holds a checkpoint ({foreign[0]}) but no {FILE}; choose another --output-path")
         ensure_folder(out)
-        atomic_write_json(file, {"status": "running", "settings": dict(settings), **facts})
+        _write(out, "running", settings, facts)
         return "new"
     record = read(out)
     status = record.status
     if status != "complete" and not any(out.glob("checkpoint-*")) and not (out / lineage.FILE).exists():
-        atomic_write_json(file, {"status": "running", "settings": dict(settings), **facts})
+        _write(out, "running", settings, facts)
         return "new"
     before, now = _with_options(record.settings.model_dump()), _with_options(json.loads(json.dumps(settings)))
     for name in sorted({*before, *now} - _NAMES - _LENGTH, key=lambda name: (name in _DERIVED, name)):
@@ -116,7 +116,7 @@ def claim(out: Path, settings: Mapping[str, Any], facts: Mapping[str, Any] = Map
         return status
     _check_extension(out, now, _steps(before), _steps(now))
     log.info("extending the training in %s from %d to %d steps", out, _steps(before), _steps(now))
-    atomic_write_json(file, {"status": "running", "settings": dict(settings), **facts})
+    _write(out, "running", settings, facts)
     return "running"
 
 
@@ -164,7 +164,11 @@ def check_resumable(out: Path, missing: Sequence[str]) -> None:
 
 def finish(out: Path, settings: Mapping[str, Any], facts: Mapping[str, Any]) -> None:
     """Mark the training complete."""
-    atomic_write_json(out / FILE, {"status": "complete", "settings": dict(settings), **facts})
+    _write(out, "complete", settings, facts)
+
+
+def _write(out: Path, status: str, settings: Mapping[str, Any], facts: Mapping[str, Any]) -> None:
+    atomic_write_json(out / FILE, {"status": status, "settings": dict(settings), **facts})
 
 
 def _with_options(settings: Mapping[str, Any]) -> dict[str, Any]:

@@ -32,12 +32,22 @@ from dare_bench.protocols import LoadedModel
 from dare_bench.trainers.objective import Losses, Metrics
 from dare_bench.trainers.rl.algorithm import CAPABILITIES
 from dare_bench.trainers.rl.completions import Completion
-from dare_bench.trainers.rl.distillation import Distillation, distilled_positions, strength, targets, temperature
 from dare_bench.trainers.rl.estimators import Actions, from_parents
 from dare_bench.trainers.rl.options import ADAPTER, D1_ROLLOUT, EndOptions, RatioOptions
 from dare_bench.trainers.rl.policy_gradient import PolicyGradient
 from dare_bench.trainers.rl.rollout_file import Rollout
-from dare_bench.trainers.rl.surrogate import Advantage, RolloutStep, Surrogate, Update, surrogate_of
+from dare_bench.trainers.rl.surrogate import (
+    Advantage,
+    Distillation,
+    RolloutStep,
+    Surrogate,
+    Update,
+    distilled_positions,
+    strength,
+    surrogate_of,
+    targets,
+    temperature,
+)
 from dare_bench.trainers.rl.tree import TreeRollouts, TreeShape
 from dare_bench.trainers.steps import Step, StepShape
 from dare_bench.training.rows import Tokens

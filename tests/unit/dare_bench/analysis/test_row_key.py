@@ -10,7 +10,7 @@ import pytest
 from run_factory import make_run
 
 from dare_bench.analysis.names import letter, training_chain, trainings
-from dare_bench.analysis.row_key import row_key
+from dare_bench.analysis.settings import row_key
 from dare_bench.runs.reader import Run
 from dare_bench.runs.scores import are_shares
 from dare_bench.runs.text import no_formula

@@ -152,9 +152,7 @@ def test_an_exception_names_the_reward_the_prompt_and_the_lines_of_the_user():
     assert said.startswith("f:2 (answer 'nine'): the reward 'mine' raised JSONDecodeError: Expecting value")
     assert f"{__file__}:{raising.__code__.co_firstlineno + 1}, in raising: return [float(parsed(text))" in said
     assert f"{__file__}:{parsed.__code__.co_firstlineno + 1}, in parsed: return json.loads(text)" in said
-    assert (
-        "decoder.py" not in said and "/reward_calls.py" not in said and "time_limit.py" not in said and "\n" not in said
-    )
+    assert "decoder.py" not in said and "/reward_calls.py" not in said and "\n" not in said
     assert isinstance(caught.value.__cause__, json.JSONDecodeError), "the whole traceback, for --debug"
 
 

@@ -12,8 +12,8 @@ from completions import prompts
 
 from dare_bench.errors import UsageError
 from dare_bench.loading import load
-from dare_bench.trainers.rl.distillation import distilled_positions
 from dare_bench.trainers.rl.dtreerpo import DTreeRPO
+from dare_bench.trainers.rl.surrogate import distilled_positions
 from dare_bench.trainers.rl.tree import TreeShape, local_advantages, node_values
 from dare_bench.trainers.steps import StepShape
 from dare_bench.training.spec import train_spec

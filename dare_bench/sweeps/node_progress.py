@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+import time
 
 from dare_bench.formatting import duration
 from dare_bench.sweeps.record import Record
@@ -12,7 +13,7 @@ class SweepProgress:
     """Prints the end of each of ``total`` nodes, if ``show``."""
 
     def __init__(self, total: int, show: bool) -> None:
-        self.total, self.ended, self.failed = total, 0, 0
+        self.total, self.ended, self.failed, self.started = total, 0, 0, time.monotonic()
         self.stream = sys.stderr if show else None  # the stderr of a node goes into its log
 
     def say(self, text: str) -> None:
@@ -25,4 +26,6 @@ class SweepProgress:
         took = f" in {duration(record.seconds)}" if record.starts and record.status != "skipped" else ""
         reason = f": {record.error}" if record.error else ""
         failed = f"; {self.failed} failed or skipped" if self.failed else ""
-        self.say(f"[{self.ended}/{self.total}] {record.id}: {record.status}{took}{reason}{failed}")
+        seconds = (time.monotonic() - self.started) / self.ended * (self.total - self.ended)
+        left = f"; about {duration(seconds)} left" if seconds else ""
+        self.say(f"[{self.ended}/{self.total}] {record.id}: {record.status}{took}{reason}{failed}{left}")

@@ -183,6 +183,27 @@ def sampler(device: str, quick: bool) -> Lines:
         yield f"| plain sampler, {rows} rows, {str(dtype).removeprefix('torch.')} | {speed} |"
 
 
+def drafts(device: str, quick: bool) -> Lines:
+    """Steps verified together against one a forward, one answer at a time: the same tokens, forwards and time."""
+    import dare_bench
+
+    for name in MODELS[:1] if quick else MODELS:
+        model = dare_bench.load(name, device=device, dtype="float32")
+        answers, forwards, seconds = [], [], []
+        for count in (0, 3):
+            model.generate(QUESTIONS[:1], gen_length=32, draft_steps=count)  # loads what later answers use
+            start = time.perf_counter()
+            asked = [model.generate([q], gen_length=32, draft_steps=count)[0] for q in QUESTIONS]
+            seconds.append(time.perf_counter() - start)
+            answers.append([answer.tokens for answer in asked])
+            forwards.append(sum(answer.nfe for answer in asked))
+        same = sum(a == b for a, b in zip(*answers, strict=True))
+        yield f"{name}: {same} of {len(QUESTIONS)} answers equal, {forwards[0]} forwards without and {forwards[1]} with"
+        yield f"| 3 drafts, {name} | {seconds[0] / seconds[1]:.2f}x |"
+        if same < len(QUESTIONS) - 1:
+            raise SystemExit("error: steps with drafts decode other tokens; at most one near tie is allowed")
+
+
 @dataclass(frozen=True)
 class Stage:
     """Something to do, and the most minutes that it may take."""
@@ -192,7 +213,7 @@ class Stage:
 
 
 PARTS = {"values": Stage(values, 3), "attention": Stage(attention, 2), "frames": Stage(frames, 5),
-         "roofline": Stage(roofline, 3), "sampler": Stage(sampler, 5)}  # fmt: skip
+         "roofline": Stage(roofline, 3), "sampler": Stage(sampler, 5), "drafts": Stage(drafts, 2)}  # fmt: skip
 
 
 def missing() -> list[str]:

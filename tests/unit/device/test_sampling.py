@@ -49,7 +49,7 @@ def on_device():
 
 def answers(model, family, way, **more):
     got = model.generate(
-        prompts(family)[: FEW.get(family, 3)], seed=3, max_rows=2, trajectory=True, **{**WAYS[family][way], **more}
+        prompts(family)[: FEW.get(family, 3)], seed=3, trajectory=True, **{"max_rows": 2, **WAYS[family][way], **more}
     )
     return [(a.tokens, a.nfe, a.reference_nfe, a.finish_reason, [e[:4] for e in a.trajectory]) for a in got]
 
@@ -60,6 +60,17 @@ def test_the_same_tokens_on_a_device(family, way, on_device):
         got = answers(on_device(family), family, way)
     assert got == answers(golden.model(family), family, way)
     assert counts["launches"] > counts["waits"] > 0
+
+
+@pytest.mark.parametrize(
+    "way", [("llada", "low_confidence"), ("sdar", "low_confidence_static 4 T=0.8"), ("dream", "entropy")]
+)
+def test_drafts_save_forwards_on_a_device(way, on_device):
+    family = way[0]
+    drafted = answers(on_device(family), *way, draft_steps=2, gen_length=12, max_rows=1)
+    stepwise = answers(golden.model(family), *way, gen_length=12, max_rows=1)
+    assert [a[0] for a in drafted] == [a[0] for a in stepwise] and [a[2:] for a in drafted] == [a[2:] for a in stepwise]
+    assert sum(a[1] for a in drafted) < sum(a[1] for a in stepwise)
 
 
 A2D = {"gen_length": 14, "block_length": 4, "steps": 9, "early_stop": False, "temperature": 0.5, "seed": 3}

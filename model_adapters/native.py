@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 
@@ -16,6 +16,7 @@ from dare_bench.errors import DareError, DecodingError, brief
 from dare_bench.model_adapters.answer_text import response_text, through_eos
 from dare_bench.model_adapters.backbone import DiffusionNetwork, Plan
 from dare_bench.model_adapters.encoding import as_id, check_length, encode_prompt, logits_tokens
+from dare_bench.model_adapters.family_rules import FamilyRules
 from dare_bench.model_adapters.frames import Frames
 from dare_bench.model_adapters.replay.counts import published_forwards
 from dare_bench.model_adapters.replay.published import Stream
@@ -29,9 +30,6 @@ from dare_bench.model_adapters.scoring.score import score_pairs
 from dare_bench.model_adapters.scoring.scored_model import ScoredModel
 from dare_bench.model_adapters.starting import end_of, start_of
 from dare_bench.types import Capabilities, Decoding, Event, Generation, LoopStats, ModelSpec, Prompt, Request, Sample
-
-if TYPE_CHECKING:
-    from dare_bench.model_adapters.family import Family
 
 log = logging.getLogger("dare_bench")
 
@@ -53,7 +51,7 @@ class NativeModel(ScoredModel):
 
     def __init__(
         self,
-        family: Family,
+        family: FamilyRules,
         network: DiffusionNetwork,
         tokenizer: Any | None,
         spec: ModelSpec,

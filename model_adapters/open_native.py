@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
 from shutil import which
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 
@@ -25,6 +25,7 @@ from dare_bench.model_adapters.backbone.quantized import quantize as quantize_ma
 from dare_bench.model_adapters.checkpoint import check_files, compare, folder_shapes, read_object
 from dare_bench.model_adapters.configs import describing
 from dare_bench.model_adapters.encoding import open_tokenizer
+from dare_bench.model_adapters.family_rules import FamilyRules, SpecialIds
 from dare_bench.model_adapters.frames import CudaGraphs, Frames
 from dare_bench.model_adapters.load_arguments import adapter_folder, check_ids, given_ids, pick_device, pick_dtype
 from dare_bench.model_adapters.native import NativeModel
@@ -33,15 +34,12 @@ from dare_bench.model_adapters.qwen_tokenizer import name_mask
 from dare_bench.model_adapters.weights import from_folder, is_unused
 from dare_bench.types import ModelSpec, OpeningSettings
 
-if TYPE_CHECKING:
-    from dare_bench.model_adapters.family import Family, SpecialIds
-
 log = logging.getLogger("dare_bench")
 WITHOUT_THOUGHTS = "{%- if enable_thinking is not defined %}{%- set enable_thinking = false %}{%- endif %}"
 """The beginning of a chat template by which answers have no thoughts unless it is said otherwise."""
 
 
-def open_native(family: Family, path: Path, settings: OpeningSettings, *, weights: bool = True) -> NativeModel:
+def open_native(family: FamilyRules, path: Path, settings: OpeningSettings, *, weights: bool = True) -> NativeModel:
     """Open ``path`` with a family's network, and optionally an adapter. Without ``weights`` the network has shapes
     only, which is enough to tokenize.
 
@@ -88,7 +86,7 @@ def open_native(family: Family, path: Path, settings: OpeningSettings, *, weight
     return NativeModel(family, loaded, tokenizer, spec, path, adapter, frames)
 
 
-def described(family: Family, raw: dict[str, Any]) -> NativeModel:
+def described(family: FamilyRules, raw: dict[str, Any]) -> NativeModel:
     """A network that only a config.json describes, in bfloat16, without weights, files and tokenizer. Its special ids
     and its context limit are made up. Raises CheckpointError."""
     where, device = Path("config.json"), torch.device("cpu")
@@ -99,7 +97,7 @@ def described(family: Family, raw: dict[str, Any]) -> NativeModel:
     return NativeModel(family, network.eval(), None, replace(spec, context_limit=2**31), where)
 
 
-def _network_of_files(family: Family, path: Path, raw: dict[str, Any]) -> DiffusionNetwork:
+def _network_of_files(family: FamilyRules, path: Path, raw: dict[str, Any]) -> DiffusionNetwork:
     """The network of a folder, on the meta device; raises CheckpointError if its files do not have its weights."""
     network_class = family.network_of(raw)
     shapes = {name: shape for name, shape in folder_shapes(path).items() if not is_unused(network_class, name)}
@@ -110,7 +108,7 @@ def _network_of_files(family: Family, path: Path, raw: dict[str, Any]) -> Diffus
 
 
 def _prepare(
-    family: Family, network: DiffusionNetwork, settings: OpeningSettings, device: torch.device, dtype: torch.dtype
+    family: FamilyRules, network: DiffusionNetwork, settings: OpeningSettings, device: torch.device, dtype: torch.dtype
 ) -> None:
     """Give a network without weights its dtype, attention and matrices; raises UsageError."""
     network.config.dtype = dtype
@@ -121,7 +119,7 @@ def _prepare(
     _quantize(network, settings.quantize)
 
 
-def _spec(family: Family, network: DiffusionNetwork, ids: SpecialIds, path: Path) -> ModelSpec:
+def _spec(family: FamilyRules, network: DiffusionNetwork, ids: SpecialIds, path: Path) -> ModelSpec:
     """The facts of a network; raises CheckpointError if nothing names the mask id."""
     config, arch = network.config, network.arch
     return ModelSpec(
@@ -149,7 +147,7 @@ def _spec(family: Family, network: DiffusionNetwork, ids: SpecialIds, path: Path
     )
 
 
-def _complete(tokenizer: Any, family: Family, spec: ModelSpec) -> None:
+def _complete(tokenizer: Any, family: FamilyRules, spec: ModelSpec) -> None:
     """Give a tokenizer the family's chat template, which harnesses read from it, and the mask token."""
     if not getattr(tokenizer, "chat_template", None):
         tokenizer.chat_template = family.chat_template
@@ -159,7 +157,7 @@ def _complete(tokenizer: Any, family: Family, spec: ModelSpec) -> None:
         name_mask(tokenizer, spec.mask_id)
 
 
-def _check_compiled(family: Family, arch: Arch, device: torch.device, settings: OpeningSettings) -> None:
+def _check_compiled(family: FamilyRules, arch: Arch, device: torch.device, settings: OpeningSettings) -> None:
     """Raise UsageError unless the steps of a network can be compiled."""
     reason = ""
     if settings.attention not in (None, "auto", "padded"):
@@ -188,7 +186,7 @@ def _backend(name: str | None, arch: Arch, device: torch.device, dtype: torch.dt
     return pick_attention("auto" if name is None else name, device, dtype, arch.head_dim)
 
 
-def planned(family: Family, path: Path, settings: OpeningSettings) -> Iterator[tuple[str, str]]:
+def planned(family: FamilyRules, path: Path, settings: OpeningSettings) -> Iterator[tuple[str, str]]:
     """What ``device="auto"`` would do with a folder, from its config.json alone: each device, and what it would hold.
 
     Raises:
@@ -206,7 +204,7 @@ def planned(family: Family, path: Path, settings: OpeningSettings) -> Iterator[t
     yield from plan(network, limits).described()
 
 
-def empty_network(family: Family, path: Path, raw: dict[str, Any], tensors: int | None = None) -> DiffusionNetwork:
+def empty_network(family: FamilyRules, path: Path, raw: dict[str, Any], tensors: int | None = None) -> DiffusionNetwork:
     """The network that a folder's config.json describes, on the meta device.
 
     Args:

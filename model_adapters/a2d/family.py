@@ -16,7 +16,8 @@ from dare_bench.errors import CheckpointError, DecodingError
 from dare_bench.model_adapters.a2d.linear_quota import LinearQuota
 from dare_bench.model_adapters.a2d.network import BLOCK_LENGTH, MASK, network_of
 from dare_bench.model_adapters.backbone import DiffusionNetwork
-from dare_bench.model_adapters.family import Family, SamplerFields, SpecialIds, special_from_tokenizer
+from dare_bench.model_adapters.family import Family, SamplerFields, SpecialIds
+from dare_bench.model_adapters.family_rules import special_from_tokenizer
 from dare_bench.model_adapters.fields import Count
 from dare_bench.model_adapters.replay.published import PublishedTies
 from dare_bench.model_adapters.sampling.attention import AttentionPolicy

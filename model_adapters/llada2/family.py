@@ -13,7 +13,8 @@ from typing import Any, ClassVar, Literal
 from pydantic import Field, model_validator
 
 from dare_bench.errors import DecodingError
-from dare_bench.model_adapters.family import EDIT_IDS, Family, SamplerFields
+from dare_bench.model_adapters.family import Family, SamplerFields
+from dare_bench.model_adapters.family_rules import EDIT_IDS
 from dare_bench.model_adapters.fields import Count, NaturalNumber, Probability, TopP
 from dare_bench.model_adapters.llada2.edit import Edit
 from dare_bench.model_adapters.llada2.levenshtein import ALTERNATIVES, Levenshtein

@@ -57,7 +57,7 @@ def test_the_prompt_may_come_from_standard_input(typed: Any) -> None:
     [
         ("threshold", 'threshold is missing; give it as JSON: {"strategy": {"name": ..., "threshold": VALUE}}'),
         ("greedy", "unknown strategy 'greedy'; known: ascending, bernoulli, "),
-        ('{"strategy": {"name": "threshold", "treshold": 1}}', "strategy 'threshold': it has no field 'treshold'"),
+        ('{"strategy": {"name": "threshold", "treshold": 1}}', "strategy 'threshold' has no decoding field 'treshold'"),
     ],
 )
 def test_a_strategy_that_cannot_be_is_refused(against: str, says: str) -> None:

@@ -21,7 +21,7 @@ from torch import Tensor
 import dare_bench
 from dare_bench.trainers.forwards import divide
 from dare_bench.trainers.rl.cj_grpo import CJGRPO
-from dare_bench.trainers.rl.ledger import sampler_logprobs
+from dare_bench.trainers.rl.surrogate import sampler_logprobs
 from dare_bench.trainers.steps import StepShape
 from dare_bench.training.data import read_data
 from dare_bench.training.rows import Tokens

@@ -97,8 +97,7 @@ class ActiveRows:
         """What is new when a row enters a block, on the host."""
         rows = self.rows
         width = self._grown("schedule", max(len(row.schedule) for row in rows) + 1)
-        going_R = self._by_row((True for _ in rows), torch.bool)
-        going_R[self.slots :] = False  # nothing is drafted
+        going_R = torch.arange(self.slots * self.states) < len(rows)  # nothing is drafted
         schedule_RS = torch.zeros((self.slots, width), dtype=torch.long)  # nothing is due after a schedule's end
         for i, row in enumerate(rows):
             schedule_RS[i, : len(row.schedule)] = torch.tensor(row.schedule, dtype=torch.long)
@@ -121,8 +120,7 @@ class ActiveRows:
 
     def _by_row(self, values: Iterable[float], dtype: torch.dtype = torch.long) -> Tensor:
         """A value for each row, then zeros for the null rows: [R]."""
-        value_R = torch.tensor(list(values), dtype=dtype)
-        return pad(value_R, (0, self.slots - len(value_R))).repeat(self.states)
+        return torch.tensor([*values, *[0] * (self.slots - len(self.rows))] * self.states, dtype=dtype)
 
     def _next_look(self) -> int:
         """Forwards after which the host looks which blocks are finished; one, if it lists the open positions."""
@@ -231,11 +229,11 @@ class ActiveRows:
     def enter_blocks(self, moved: Sequence[int]) -> None:
         """Rows have moved to other blocks since :meth:`sync`."""
         device, tables = self.device, self._block_tables()
-        moved_R = self._by_row((i in moved for i in range(len(self.rows))), torch.bool)
-        tables = upload({**tables, "moved_R": moved_R}, self.at)
-        moved_R = tables.pop("moved_R")
+        if device.drafts is not None:
+            tables["moved_R"] = self._by_row((i in moved for i in range(len(self.rows))), torch.bool)
+        tables = upload(tables, self.at)
         if device.drafts is not None:  # those of the other rows are kept
-            old_RS = device.schedule_RS
+            moved_R, old_RS = tables.pop("moved_R"), device.schedule_RS
             device.schedule_RS = pad(old_RS, (0, tables["schedule_RS"].shape[1] - old_RS.shape[1]))
             device.drafts.drafted_R &= ~moved_R
             is_moved = {name: moved_R.view(-1, *[1] * (x.dim() - 1)) for name, x in tables.items()}

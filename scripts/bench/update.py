@@ -52,8 +52,7 @@ from dare_bench.trainers.forwards import divide
 from dare_bench.trainers.rl.completions import Completion
 from dare_bench.trainers.rl.coupled_grpo import CoupledGRPO
 from dare_bench.trainers.rl.rollout_file import Rollout
-from dare_bench.trainers.rl.rollout_step import RolloutStep, Update
-from dare_bench.trainers.rl.surrogate import advantages
+from dare_bench.trainers.rl.surrogate import RolloutStep, Update, advantages
 from dare_bench.types import ModelSpec
 
 CANVAS, GROUP, MASKS = 128, 4, 3

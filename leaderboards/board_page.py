@@ -177,12 +177,17 @@ def write(site: Site, view: BoardView) -> None:
 
 def _write(site: Site, view: BoardView, record: dict[str, Any]) -> None:
     table = csv_table(record, view.columns)
-    data = "data/board" if view.place == "index.html" else f"data/{view.place.removesuffix('.html')}"
+    data = data_stem(view)
     places = {"data": f"{data}.json", "csv": f"{data}.csv", "script": f"{data}.js"}
     site.json(places["data"], record)
     site.text(places["csv"], csv_text(table))
     site.text(places["script"], script(record, table, view.columns))
     site.page(view.place, "board.html.j2", **places, **_table_values(view), **_note_values(view))
+
+
+def data_stem(view: BoardView) -> str:
+    """The place of a board's files of data, without their suffix."""
+    return "data/board" if view.place == "index.html" else f"data/{view.place.removesuffix('.html')}"
 
 
 def _table_values(view: BoardView) -> dict[str, Any]:

@@ -101,9 +101,7 @@ def make_rows(
     rows = [BoardRow(row, cells_of(row, columns)) for row in group_rows(entries, board.rows == "run")]
     rows = fold_seeds(rows) if board.rows == "checkpoint" else rows
     rows = [row for row in rows if board.tasks == "all" or any(row.cells) or row.main.status == "running"]
-    questions = [
-        current(_dated(cell) for row in rows if (cell := row.cells[at]) is not None) for at in range(len(columns))
-    ]
+    questions = questions_of(rows, columns)
     ranked = board.ranked(columns)
     for row in rows:
         row.badges = list(_badges(row, columns, questions, board.rank_by))
@@ -116,7 +114,13 @@ def make_rows(
     return sorted(newest_first, key=lambda row: (row.rank is None, row.rank or 0, -_sign(row) * (row.mean or 0.0)))
 
 
-def _dated(cell: RunScore) -> DatedScore:
+def questions_of(rows: Sequence[BoardRow], columns: Sequence[TaskColumn]) -> list[DatedScore | None]:
+    """A score of each column's current question."""
+    return [current(dated(cell) for row in rows if (cell := row.cells[at]) is not None) for at in range(len(columns))]
+
+
+def dated(cell: RunScore) -> DatedScore:
+    """A cell's score with its date and prompts."""
     entry = cell.entry
     return DatedScore(cell.score, entry.created, entry.complete, entry.contexts[cell.score.task])
 
@@ -148,7 +152,7 @@ def _badges(
         yield badge("unsafe")
     differing: dict[QuestionDifference, list[str]] = {"definition": [], "prompts": []}
     for column, cell, question in zip(columns, row.cells, questions, strict=True):
-        if cell is not None and (kind := question_difference(_dated(cell), question)) is not None:
+        if cell is not None and (kind := question_difference(dated(cell), question)) is not None:
             differing[kind].append(column.name)
     if differing["definition"]:
         yield badge("stale", detail=", ".join(differing["definition"]))

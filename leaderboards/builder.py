@@ -9,7 +9,17 @@ from pathlib import Path
 from typing import Any
 
 from dare_bench.errors import RunError, UsageError
-from dare_bench.leaderboards import board_page, comparison_index, lineage_page, run_page, sample_pages, speed_page
+from dare_bench.leaderboards import (
+    board_page,
+    change_log,
+    comparison_index,
+    lineage_page,
+    paper_exports,
+    run_page,
+    sample_pages,
+    score_badge,
+    speed_page,
+)
 from dare_bench.leaderboards.board import Board, load_board
 from dare_bench.leaderboards.board_ranking import make_rows, settled
 from dare_bench.leaderboards.context import BoardView, Context
@@ -117,11 +127,14 @@ def _write(site: Site, context: Context, report: SiteReport, progress: Callable[
         context.views = [_view(view.name, view.board, context, view.place, site) for view in context.views]
     for entry in context.entries:
         run_page.write(site, context, entry)
+    score_badge.write(site, context)
     for module in PAGES:
         if module.link(context) is not None:
             module.write(site, context)
+    change_log.write(site, context)
     for view in context.views:
         board_page.write(site, view)
+        paper_exports.write(site, view)
 
 
 def _declared_view(number: int, name: str, board: Board, context: Context) -> BoardView:

@@ -135,6 +135,11 @@ class BoardEntry:
             return headline(self.scores, task)
         return next((score for score in self.scores if score.task == task and score.key == key), None)
 
+    @property
+    def first_score(self) -> Score | None:
+        """The headline of its first task or group that has a score."""
+        return next((score for task in self.top_level if (score := self.score(task)) is not None), None)
+
     def nfe_per_request(self, task: str) -> tuple[float | None, bool]:
         """Forward passes per request, and whether they are those of the task: older runs of several tasks recorded only
         the sum over all tasks."""

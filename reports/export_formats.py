@@ -65,6 +65,8 @@ class _TextColumn:
 
 def _text_columns(table: ScoreTable, intervals: Intervals, fingerprints: bool) -> list[_TextColumn]:
     columns = [_TextColumn("checkpoint", [_TextCell(row.name) for row in table.rows])]
+    if any(row.rank for row in table.rows):
+        columns.insert(0, _TextColumn("rank", [_TextCell(row.rank or NONE) for row in table.rows]))
     if any(row.settings for row in table.rows):
         columns.append(_TextColumn("settings", [_TextCell(row.settings) for row in table.rows]))
     for at, column in enumerate(table.columns):

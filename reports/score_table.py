@@ -67,11 +67,12 @@ class ExportColumn:
 
 @dataclass(slots=True)
 class ExportRow:
-    """One checkpoint under one set of settings; ``cells`` follow the table's columns."""
+    """One checkpoint under one set of settings; ``cells`` follow the columns. ``rank``: its ranks on a board."""
 
     name: str
     settings: str
     cells: list[ExportCell | None]
+    rank: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -133,9 +134,12 @@ def score_table(runs: Sequence[Run], tasks: Sequence[str] | None = None) -> Scor
             present = [cell for cell in cells if cell is not None]
             details = [part for part in (way, key.removesuffix(",none") if len(keys) > 1 else "") if part]
             columns.append(_column(task, key, details, [cell.score for cell in present]))
-            _mark_best(present)
+            mark_best(present)
     table = ScoreTable(columns, rows)
-    table.notes.extend(_notes(table, duplicates))
+    table.notes.extend(table_notes(table))
+    if duplicates:
+        left_out = counted(duplicates, "score")
+        table.notes.append(f"Left out: {left_out} with the same checkpoint, task and settings as others here.")
     return table
 
 
@@ -286,7 +290,7 @@ def _column(task: str, key: str, details: Sequence[str], scores: Sequence[Score]
     )
 
 
-def _mark_best(cells: Sequence[ExportCell]) -> None:
+def mark_best(cells: Sequence[ExportCell]) -> None:
     """Mark the best cell of a column and those whose intervals overlap its interval. A score without an interval is
     taken as exact; with less than two comparable scores, or without a known direction, none is best."""
     compared = [cell for cell in cells if _COMPARED.issuperset(cell.marks)]
@@ -304,7 +308,8 @@ def _bounds(score: Score) -> tuple[float, float]:
     return (score.value, score.value) if score.lo is None or score.hi is None else (score.lo, score.hi)
 
 
-def _notes(table: ScoreTable, duplicates: int) -> Iterator[str]:
+def table_notes(table: ScoreTable) -> Iterator[str]:
+    """What the scores are, where lower is better, and what is bold."""
     columns = table.columns
     metrics = {column.task: column.key.removesuffix(",none") for column in columns}
     percent = "; shares in percent" if any(column.share for column in columns) else ""
@@ -321,8 +326,6 @@ def _notes(table: ScoreTable, duplicates: int) -> Iterator[str]:
             "Bold: the best of a column and every score whose interval overlaps the best one's; scores of a part of a"
             " task, or of another version of it, are not compared."
         )
-    if duplicates:
-        yield f"Left out: {counted(duplicates, 'score')} with the same checkpoint, task and settings as others here."
 
 
 _SEEDS = ("python seed", "numpy seed", "seed", "few-shot seed")

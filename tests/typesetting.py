@@ -10,7 +10,7 @@ PRINTED = {
     "textbackslash": "\\", "textasciitilde": "~", "textasciicircum": "^", "textless": "<", "textgreater": ">",
     "textbar": "|", "textasciigrave": _GRAVE, "ldots": "…", "textendash": "–", "textemdash": "—",
     "textquoteleft": "‘", "textquoteright": "’", "textquotedblleft": "“", "textquotedblright": "”",
-    "dag": "†", "ddag": "‡", "S": "§", "P": "¶",
+    "textbraceleft": "{", "textbraceright": "}", "dag": "†", "ddag": "‡", "S": "§", "P": "¶",
 }  # fmt: skip
 FORMULA = {
     "pm": "±", "times": "×", "leq": "≤", "geq": "≥", "approx": "≈", "rightarrow": "→", "infty": "∞", "ast": "∗",

@@ -12,7 +12,7 @@ from dare_bench.runs.writer import plain
 
 _HIDDEN = re.compile(
     "[\x00-\x08\x0b-\x1f\x7f-\x9f\u00ad\u034f\u061c\u115f\u1160\u180e\u200b-\u200f\u2028-\u202e\u2060-\u206f\u3164\ufeff"
-    "\uffa0\ufff9-\ufffb\ud800-\udfff\U000e0000-\U000e0fff]"
+    "\uffa0\ufff9-\ufffb\ufffe\uffff\ud800-\udfff\U000e0000-\U000e0fff]"
 )
 """Control characters, which a terminal may obey, and marks that reorder or hide text."""
 _ABSOLUTE = re.compile(r"""(?<![\w.:/<~])~?(?:/[^\s/'"=,;:]+){2,}/?""")

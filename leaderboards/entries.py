@@ -68,7 +68,7 @@ class BoardEntry:
         checkpoint: equal for two runs of one model.
         name: the unique name of the checkpoint.
         requested: what was requested beyond the defaults.
-        decodings: the resolved decoding settings of each generated task.
+        decodings: the resolved decoding settings by generated task.
         contexts: the prompt contexts by task and group.
         row: which row of a board the run belongs to.
         state: equal as long as the run's results files are unchanged.
@@ -103,7 +103,7 @@ class BoardEntry:
     family: str = ""
     dtype: str = ""
     harness: str = ""
-    decodings: list[dict[str, Any]] = field(default_factory=list)
+    decodings: dict[str, dict[str, Any]] = field(default_factory=dict)
     limit: int | float | None = None
     failures: int = 0
     cost: Cost = field(default_factory=Cost)
@@ -194,10 +194,10 @@ def settings_line(entries: Sequence[BoardEntry]) -> str:
     families may set or change them."""
     first = entries[0]
     requests = {name: value for entry in entries for name, value in entry.requested.items()}
-    recorded = (name for entry in entries for decoding in entry.decodings for name in decoding)
+    recorded = (name for entry in entries for decoding in entry.decodings.values() for name in decoding)
     shown = []
     for name in dict.fromkeys([*_sizes([*recorded, *requests]), *requests]):
-        used = [decoding[name] for entry in entries for decoding in entry.decodings if name in decoding]
+        used = [decoding[name] for entry in entries for decoding in entry.decodings.values() if name in decoding]
         used = used or [requests.get(name)]
         if name in requests or used != [None]:
             shown.append(f"{name} {spread(used)}")
@@ -271,7 +271,7 @@ def _add_block(entry: BoardEntry, run: Run, block: Block) -> None:
     entry.family, entry.dtype, entry.harness = model.family, model.dtype, block.harness.name
     entry.lineage = without_paths(model.lineage)
     entry.limit, entry.failures, entry.cost = block.limit, len(block.failures), block.cost
-    entry.decodings = [task.decoding for task in block.tasks.values() if task.decoding]
+    entry.decodings = {name: task.decoding for name, task in block.tasks.items() if task.decoding}
     entry.rescored = any("scored again" in event.what for event in block.events)
     entry.programs = several(block.programs)
     for name in entry.contexts:

@@ -47,8 +47,7 @@ def write(site: Site, context: Context) -> None:
 
 def _write(site: Site, entry: BoardEntry, badge: ScoreBadge) -> None:
     left, right = badge.widths
-    texts = [(px(left / 2), px(left - 2 * _MARGIN), badge.label)]
-    texts.append((px(left + right / 2), px(right - 2 * _MARGIN), badge.value))
+    texts = [(px(left / 2), badge.label), (px(left + right / 2), badge.value)]
     sizes = {"left": px(left), "right": px(right), "width": px(left + right)}
     site.page(place_of(entry), "badge.svg.j2", badge=badge, texts=texts, **sizes)
 

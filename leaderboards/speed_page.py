@@ -10,6 +10,7 @@ from functools import partial
 from typing import Any
 
 from dare_bench.formatting import chart_score, compact, with_interval
+from dare_bench.leaderboards import aup_table
 from dare_bench.leaderboards.board_ranking import unranked_reason
 from dare_bench.leaderboards.board_rows import BoardRow
 from dare_bench.leaderboards.charts import Point, frontier_table, scatter
@@ -35,6 +36,7 @@ class SpeedSheet:
 
     ``passes`` are points over NFE, ``speeds`` points over tokens/s by hardware, the most common hardware first;
     ``apart`` is how many times the speed of the slowest of replicates the fastest has there.
+    ``at`` is the number of its column (None: the mean).
     ``together`` counts the points whose run recorded only the cost of all its tasks together.
     """
 
@@ -47,6 +49,7 @@ class SpeedSheet:
     speeds: list[tuple[str, list[Point]]]
     apart: dict[str, float]
     together: int = 0
+    at: int | None = None
 
 
 def link(context: Context) -> Link | None:
@@ -57,6 +60,7 @@ def link(context: Context) -> Link | None:
 
 def write(site: Site, context: Context) -> None:
     """Write a page for each sheet of each board."""
+    cache = site if context.samples else None
     boards = [(view, pages) for number, view in enumerate(context.views) if (pages := sheets(view, number))]
     links = [(view.board.title, pages[0].place) for view, pages in boards]
     for view, pages in boards:
@@ -66,7 +70,7 @@ def write(site: Site, context: Context) -> None:
                 f"left out: the speed pages of {left_out} tasks of {title}; at most {MOST_PAGES} are written"
             )
         shown = pages[:MOST_PAGES]
-        values = {
+        values: dict[str, Any] = {
             "title": view.board.title,
             "families": context.families,
             "tabs": [(sheet.name, sheet.place) for sheet in shown],
@@ -75,6 +79,7 @@ def write(site: Site, context: Context) -> None:
             "no_mean": unranked_reason(view.rows, view.board, view.columns) if view.of_mean else "",
         }
         for sheet in shown:
+            values["methods"] = aup_table.methods(cache, view, sheet.at) if sheet.at is not None else []
             site.part(f"speed {sheet.place}", (values, sheet), partial(_write, site, sheet, values))
 
 
@@ -149,6 +154,7 @@ def _of_task(view: BoardView, at: int, place: str) -> SpeedSheet:
         speeds=by_hardware,
         apart=apart,
         together=together,
+        at=at,
     )
 
 

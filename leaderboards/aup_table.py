@@ -1,0 +1,124 @@
+"""Accuracy under parallelism of the checkpoints that a board has with several budgets: tokens per forward pass and
+score of each, and the AUP over them.
+
+Budgets of one method are runs of one checkpoint (or of seeds of one recipe) on the same documents whose decoding
+differs in nothing but its numbers of steps, thresholds and the like.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections import defaultdict
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import partial
+from statistics import fmean
+from typing import Any
+
+from dare_bench.analysis.parallelism import aup, kept_points
+from dare_bench.errors import DareError
+from dare_bench.leaderboards.board_rows import BoardRow
+from dare_bench.leaderboards.context import BoardView
+from dare_bench.leaderboards.entries import BoardEntry, RunScore, recipe_of
+from dare_bench.leaderboards.site import Site
+from dare_bench.types import Decoding
+
+_BUDGET = re.compile(r"steps|threshold|factor|bound|num_to_transfer|minimal_topk")
+"""Decoding fields that trade accuracy for speed; a method's runs may differ in them."""
+
+
+@dataclass(frozen=True, slots=True)
+class Budget:
+    """One run of a method: tokens per forward pass, score in percent, and whether AUP counts it."""
+
+    page: str
+    settings: str
+    tpf: float
+    score: float
+    counted: bool = True
+
+
+@dataclass(frozen=True, slots=True)
+class Method:
+    """A checkpoint with several budgets, by tokens per forward."""
+
+    name: str
+    budgets: tuple[Budget, ...]
+    aup: float
+
+
+def methods(site: Site | None, view: BoardView, at: int) -> list[Method]:
+    """The methods with several budgets in the task of that column, best AUP first. Rows that the board does not rank
+    for another reason than missing tasks are left out. ``site`` caches what is read from samples; without it, only
+    runs whose whole cost is that of the task have tokens per forward."""
+    found: dict[str, list[tuple[BoardRow, Budget]]] = defaultdict(list)
+    for row in view.rows:
+        cell = row.cells[at]
+        if cell is None or any(badge.kind != "missing" for badge in row.unranked_by):
+            continue
+        score = cell.score
+        rates = [_tokens_per_forward(site, each, score.task) for each in cell.seeds or (cell,)]
+        known = [rate for rate in rates if rate]
+        if score.is_share and score.higher_is_better and len(known) == len(rates):
+            budget = Budget(cell.entry.page, row.settings, fmean(known), 100 * score.value)
+            found[_method(cell)].append((row, budget))
+    best = max((budget.score for rows in found.values() for _, budget in rows), default=0.0)
+    several = [rows for rows in found.values() if len({budget.tpf for _, budget in rows}) > 1]
+    return sorted((_summary(rows, best) for rows in several), key=lambda method: -method.aup)
+
+
+def _summary(rows: list[tuple[BoardRow, Budget]], best: float) -> Method:
+    points = [(budget.tpf, budget.score) for _, budget in rows]
+    kept = kept_points(points)
+    budgets = (
+        Budget(budget.page, budget.settings, budget.tpf, budget.score, (budget.tpf, budget.score) in kept)
+        for _, budget in rows
+    )
+    ordered = tuple(sorted(budgets, key=lambda budget: (budget.tpf, budget.score)))
+    return Method(rows[0][0].name.text, ordered, aup(points, best))
+
+
+def _method(cell: RunScore) -> str:
+    """Equal for two budgets of one method."""
+    entry, score = cell.entry, cell.score
+    decoding = _without_budget(entry.decodings.get(score.task, {}))
+    facts = [recipe_of(entry), entry.dtype, score.key, score.task_fingerprint, score.engine, decoding]
+    return json.dumps(facts, sort_keys=True, default=str)
+
+
+def _without_budget(settings: Mapping[str, Any]) -> dict[str, Any]:
+    """The settings without those of budget, also inside a strategy, and without those that only record more."""
+    return {
+        name: _without_budget(value) if isinstance(value, Mapping) else value
+        for name, value in settings.items()
+        if name not in Decoding.hidden and not _BUDGET.search(name)
+    }
+
+
+def _tokens_per_forward(site: Site | None, cell: RunScore, task: str) -> float | None:
+    """Tokens up to the first EOS per forward pass in one task: of the run if it generated nothing else, otherwise from
+    its sample lines."""
+    entry = cell.entry
+    if task not in entry.decodings:
+        return None
+    if len(entry.decodings) == 1:
+        return entry.cost.tpf
+    if site is None or task not in entry.files:
+        return None
+    inputs = (entry.state, entry.files[task])
+    facts = site.part(f"tokens per forward {entry.slug} {task}", inputs, partial(_read, entry, task))
+    rate: float | None = facts["tpf"]
+    return rate
+
+
+def _read(entry: BoardEntry, task: str) -> dict[str, float | None]:
+    tokens = passes = 0
+    try:
+        for line in entry.open().samples(task):
+            for answer in line.get("dare_bench") or ():
+                tokens += answer.get("tokens_to_eos") or 0
+                passes += answer.get("nfe") or 0
+    except DareError:  # unreadable samples are reported when their pages are written
+        return {"tpf": None}
+    return {"tpf": tokens / passes if passes else None}

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import uuid
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
@@ -188,9 +188,14 @@ def change_between(before: SeenBoard, now: SeenBoard) -> SiteChange:
 
 
 def _described(row: SeenRow) -> RowChange:
-    """A row with its settings and scores."""
+    """A row with its settings, scores and badges."""
     scores = [f"{name}: {score.text}" for name, score in row.scores.items() if score is not None]
-    return RowChange(page=row.page, name=row.name, facts=[text for text in (row.settings_text, *scores) if text])
+    facts = [row.settings_text, *scores, _names_of(row.badges)]
+    return RowChange(page=row.page, name=row.name, facts=[text for text in facts if text])
+
+
+def _names_of(kinds: Iterable[str]) -> str:
+    return ", ".join(sorted(BADGES.get(kind, (kind, ""))[0] for kind in kinds))
 
 
 def _columns(board: SeenBoard) -> set[str]:
@@ -228,7 +233,7 @@ def _differences(old: SeenRow, new: SeenRow, columns: set[str], row_of: Mapping[
         yield f"{new.status} (before: {old.status})"
     for word, kinds in (("now", set(new.badges) - set(old.badges)), ("no longer", set(old.badges) - set(new.badges))):
         if kinds:
-            yield f"{word}: {', '.join(sorted(BADGES.get(kind, (kind, ''))[0] for kind in kinds))}"
+            yield f"{word}: {_names_of(kinds)}"
 
 
 def _newest(rows: list[SeenRow]) -> str:

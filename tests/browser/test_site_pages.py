@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 from browsing import Look, faults_in_all_views
 from lineages import make_family, make_reinforced
-from run_factory import make_run
+from run_factory import alter, make_run
 
 from dare_bench.analysis.comparison import compare
 from dare_bench.leaderboards.builder import build
@@ -38,6 +39,7 @@ def places(site: Path) -> list[Path]:
         "speed/1-default/index.html",
         "lineage/index.html",
         "compare/index.html",
+        "changes.html",
         "alone.html",
     ]
     return [*(site / place for place in result), pair]
@@ -50,6 +52,16 @@ def test_pages_are_sound_and_fit(look: Look, site: Path) -> None:
     for place in others:
         page.goto(place.as_uri())
         assert faults_in_all_views(page) == [], place
+
+
+def test_the_table_of_budgets_is_sound_and_fits(look: Look, tmp_path: Path) -> None:
+    for steps, share in ((16, 0.9), (8, 0.8)):
+        known: dict[str, Any] = {"decoding": {"steps": steps}, "n_docs": 20, "n_total": 20, "documents": "same"}
+        alter(make_run(tmp_path / "runs", f"s{steps}", tasks={"dare_sudoku": share}, **known), cost__tpf=16 / steps)
+    build(tmp_path / "runs", tmp_path / "site")
+    page = look(tmp_path / "site/speed/index.html")
+    assert page.get_by_role("heading", name="Accuracy under parallelism").is_visible()
+    assert faults_in_all_views(page) == []
 
 
 def test_charts_are_there_without_scripts(look: Look, site: Path) -> None:

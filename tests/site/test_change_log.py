@@ -50,12 +50,13 @@ def test_a_build_without_a_change_adds_nothing(place: tuple[Path, Path]) -> None
 
 def test_rows_that_come_change_and_go_are_listed(place: tuple[Path, Path]) -> None:
     runs, out = place
-    make_run(runs, "three", model="third", tasks={"a": 1.0}, n_docs=20, created="2026-11-22T10:00:00")
+    make_run(runs, "three", model="third", tasks={"a": 1.0}, n_docs=20, created="2026-11-22T10:00:00", limit=20)
     shutil.rmtree(runs / "one")
     change(runs / "two", lambda results: results["results"]["a"].update({"exact_match,none": 0.8}))
     build(runs, out)
     newest, _ = log(out)
-    assert [row["name"] for row in newest["added"]] == ["third"] and "100.0%" in newest["added"][0]["facts"][-1]
+    assert [row["name"] for row in newest["added"]] == ["third"] and "100.0%" in newest["added"][0]["facts"][1]
+    assert newest["added"][0]["facts"][-1] == "limit"
     assert [row["page"] for row in newest["removed"]] == ["runs/one/index.html"]
     (changed,) = newest["changed"]
     assert changed["facts"][0].startswith("a: 80.0%") and "(before: 90.0%" in changed["facts"][0]

@@ -10,7 +10,7 @@ from __future__ import annotations
 import json
 import re
 from collections import defaultdict
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from statistics import fmean
@@ -36,7 +36,7 @@ class Budget:
     settings: str
     tpf: float
     score: float
-    counted: bool = True
+    counted: bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,31 +52,32 @@ def methods(site: Site | None, view: BoardView, at: int) -> list[Method]:
     """The methods with several budgets in the task of that column, best AUP first. Rows that the board does not rank
     for another reason than missing tasks are left out. ``site`` caches what is read from samples; without it, only
     runs whose whole cost is that of the task have tokens per forward."""
-    found: dict[str, list[tuple[BoardRow, Budget]]] = defaultdict(list)
+    found: dict[str, list[tuple[BoardRow, RunScore]]] = defaultdict(list)
     for row in view.rows:
         cell = row.cells[at]
         if cell is None or any(badge.kind != "missing" for badge in row.unranked_by):
             continue
         score = cell.score
-        rates = [_tokens_per_forward(site, each, score.task) for each in cell.seeds or (cell,)]
-        known = [rate for rate in rates if rate]
-        if score.is_share and score.higher_is_better and len(known) == len(rates):
-            budget = Budget(cell.entry.page, row.settings, fmean(known), 100 * score.value)
-            found[_method(cell)].append((row, budget))
-    best = max((budget.score for rows in found.values() for _, budget in rows), default=0.0)
-    several = [rows for rows in found.values() if len({budget.tpf for _, budget in rows}) > 1]
-    return sorted((_summary(rows, best) for rows in several), key=lambda method: -method.aup)
+        if score.is_share and score.higher_is_better and score.task in cell.entry.decodings:
+            found[_method(cell)].append((row, cell))
+    best = max((100 * cell.score.value for rows in found.values() for _, cell in rows), default=0.0)
+    several = [_of_rows(site, rows, best) for rows in found.values() if len(rows) > 1]
+    return sorted((method for method in several if method is not None), key=lambda method: -method.aup)
 
 
-def _summary(rows: list[tuple[BoardRow, Budget]], best: float) -> Method:
-    points = [(budget.tpf, budget.score) for _, budget in rows]
+def _of_rows(site: Site | None, rows: Sequence[tuple[BoardRow, RunScore]], best: float) -> Method | None:
+    """None where fewer than two of the rows differ in their tokens per forward."""
+    rated = [(row, cell, rate) for row, cell in rows if (rate := _tokens_per_forward(site, cell))]
+    points = [(rate, 100 * cell.score.value) for _, cell, rate in rated]
+    if len({rate for rate, _ in points}) < 2:
+        return None
     kept = kept_points(points)
-    budgets = (
-        Budget(budget.page, budget.settings, budget.tpf, budget.score, (budget.tpf, budget.score) in kept)
-        for _, budget in rows
-    )
+    budgets = [
+        Budget(cell.entry.page, row.settings, *point, point in kept)
+        for (row, cell, _), point in zip(rated, points, strict=True)
+    ]
     ordered = tuple(sorted(budgets, key=lambda budget: (budget.tpf, budget.score)))
-    return Method(rows[0][0].name.text, ordered, aup(points, best))
+    return Method(rated[0][0].name.text, ordered, aup(points, best))
 
 
 def _method(cell: RunScore) -> str:
@@ -96,12 +97,16 @@ def _without_budget(settings: Mapping[str, Any]) -> dict[str, Any]:
     }
 
 
-def _tokens_per_forward(site: Site | None, cell: RunScore, task: str) -> float | None:
+def _tokens_per_forward(site: Site | None, cell: RunScore) -> float | None:
+    """Of several seeds their mean; None where one of them has none."""
+    rates = [_of_run(site, each.entry, cell.score.task) for each in cell.seeds or (cell,)]
+    known = [rate for rate in rates if rate]
+    return fmean(known) if len(known) == len(rates) else None
+
+
+def _of_run(site: Site | None, entry: BoardEntry, task: str) -> float | None:
     """Tokens up to the first EOS per forward pass in one task: of the run if it generated nothing else, otherwise from
     its sample lines."""
-    entry = cell.entry
-    if task not in entry.decodings:
-        return None
     if len(entry.decodings) == 1:
         return entry.cost.tpf
     if site is None or task not in entry.files:

@@ -150,6 +150,18 @@ def test_the_feed_is_atom_with_an_entry_for_each_build(place: tuple[Path, Path])
     assert "Added: other" in str(entries[-1].findtext(f"{ATOM}content"))
 
 
+def test_the_data_of_the_last_build_is_all_that_a_log_needs(place: tuple[Path, Path]) -> None:
+    """A workflow that publishes the site keeps no more than this."""
+    runs, out = place
+    for path in out.iterdir():
+        if path.name != "data":
+            shutil.rmtree(path) if path.is_dir() else path.unlink()
+    make_run(runs, "three", model="third", tasks={"a": 1.0}, n_docs=20, created="2026-11-22T10:00:00")
+    build(runs, out)
+    assert [len(each["added"]) for each in log(out)] == [1, 2]
+    assert (out / "static/site.css").is_file() and (out / "runs/one/index.html").is_file()
+
+
 def test_an_old_log_loses_its_oldest_builds(place: tuple[Path, Path]) -> None:
     runs, out = place
     file = out / "data/changes.json"

@@ -29,7 +29,7 @@ _BUDGET = re.compile(r"steps|threshold|factor|bound|num_to_transfer|minimal_topk
 
 
 @dataclass(frozen=True, slots=True)
-class Budget:
+class MethodBudget:
     """One run of a method: tokens per forward pass, score in percent, and whether AUP counts it."""
 
     page: str
@@ -40,15 +40,15 @@ class Budget:
 
 
 @dataclass(frozen=True, slots=True)
-class Method:
+class ParallelMethod:
     """A checkpoint with several budgets, by tokens per forward."""
 
     name: str
-    budgets: tuple[Budget, ...]
+    budgets: tuple[MethodBudget, ...]
     aup: float
 
 
-def methods(site: Site | None, view: BoardView, at: int) -> list[Method]:
+def methods(site: Site | None, view: BoardView, at: int) -> list[ParallelMethod]:
     """The methods with several budgets in the task of that column, best AUP first. Rows that the board does not rank
     for another reason than missing tasks are left out. ``site`` caches what is read from samples; without it, only
     runs whose whole cost is that of the task have tokens per forward."""
@@ -65,7 +65,7 @@ def methods(site: Site | None, view: BoardView, at: int) -> list[Method]:
     return sorted((method for method in several if method is not None), key=lambda method: -method.aup)
 
 
-def _of_rows(site: Site | None, rows: Sequence[tuple[BoardRow, RunScore]], best: float) -> Method | None:
+def _of_rows(site: Site | None, rows: Sequence[tuple[BoardRow, RunScore]], best: float) -> ParallelMethod | None:
     """None where fewer than two of the rows differ in their tokens per forward."""
     rated = [(row, cell, rate) for row, cell in rows if (rate := _tokens_per_forward(site, cell))]
     points = [(rate, 100 * cell.score.value) for _, cell, rate in rated]
@@ -73,11 +73,11 @@ def _of_rows(site: Site | None, rows: Sequence[tuple[BoardRow, RunScore]], best:
         return None
     kept = kept_points(points)
     budgets = [
-        Budget(cell.entry.page, row.settings, *point, point in kept)
+        MethodBudget(cell.entry.page, row.settings, *point, point in kept)
         for (row, cell, _), point in zip(rated, points, strict=True)
     ]
     ordered = tuple(sorted(budgets, key=lambda budget: (budget.tpf, budget.score)))
-    return Method(rated[0][0].name.text, ordered, aup(points, best))
+    return ParallelMethod(rated[0][0].name.text, ordered, aup(points, best))
 
 
 def _method(cell: RunScore) -> str:

@@ -25,6 +25,8 @@ from dare_bench.leaderboards.site import Site
 from dare_bench.runs.scores import weakest
 from dare_bench.runs.text import no_formula, one_line
 
+FIRST = "table.html"
+"""The page of a site's first board."""
 SCORE_FIELDS = ("value", "lo", "hi", "n", "tier", "fingerprint")
 _ROW_FIELDS = {
     "rank": ("rank", "rank_shared"),
@@ -187,7 +189,7 @@ def _write(site: Site, view: BoardView, record: dict[str, Any]) -> None:
 
 def data_stem(view: BoardView) -> str:
     """The place of a board's files of data, without their suffix."""
-    return "data/board" if view.place == "index.html" else f"data/{view.place.removesuffix('.html')}"
+    return "data/board" if view.place == FIRST else f"data/{view.place.removesuffix('.html')}"
 
 
 def _table_values(view: BoardView) -> dict[str, Any]:

@@ -111,7 +111,7 @@ def make_rows(
     _rank(comparable, _paired(site, board.title, comparable, ranked) if site else {})
     newest_first = sorted(rows, key=lambda row: row.created, reverse=True)
     # Within a shared rank the better point estimate comes first.
-    return sorted(newest_first, key=lambda row: (row.rank is None, row.rank or 0, -_sign(row) * (row.mean or 0.0)))
+    return sorted(newest_first, key=lambda row: (row.rank is None, row.rank or 0, -sign(row) * (row.mean or 0.0)))
 
 
 def questions_of(rows: Sequence[BoardRow], columns: Sequence[TaskColumn]) -> list[DatedScore | None]:
@@ -212,7 +212,7 @@ def unranked_reason(rows: Sequence[BoardRow], board: Board, columns: Sequence[Ta
     """The reason, as the end of a sentence, where no row has a rank; empty where one has."""
     if any(row.rank is not None for row in rows):
         return ""
-    return _unranked_board(rows, board, columns) or "see the badges."
+    return _unranked_board(rows, board, columns) or "see the badges in the table."
 
 
 def _rank(comparable: Sequence[BoardRow], paired: dict[int, dict[int, float]]) -> None:
@@ -282,7 +282,8 @@ def _all_p(rows: Sequence[Sequence[Stratum]]) -> dict[str, list[list[float]]]:
     return {"p": all_pairs(strata, [stratum.weight for stratum in rows[0]])}
 
 
-def _sign(row: BoardRow) -> int:
+def sign(row: BoardRow) -> int:
+    """-1 where a lower score is better, else 1."""
     lower = any(cell is not None and cell.score.higher_is_better is False for cell in row.cells)
     return -1 if lower else 1
 
@@ -291,10 +292,10 @@ def _above(other: BoardRow, row: BoardRow, p: float | None) -> bool:
     """Is ``other`` better than ``row``, by the p of their paired test, or without a test by their intervals?"""
     assert other.mean is not None and row.mean is not None
     if p is not None:
-        return p <= SIGNIFICANT and _sign(row) * (other.mean - row.mean) > 0
+        return p <= SIGNIFICANT and sign(row) * (other.mean - row.mean) > 0
     lo, hi = _bounds(row)
     other_lo, other_hi = _bounds(other)
-    return other_lo > hi if _sign(row) > 0 else other_hi < lo
+    return other_lo > hi if sign(row) > 0 else other_hi < lo
 
 
 def _bounds(row: BoardRow) -> tuple[float, float]:

@@ -146,6 +146,13 @@ class BoardRow:
     members: list[BoardRow] = field(default_factory=list)
 
     @property
+    def band(self) -> str:
+        """The ranks that it may have: "2–5", or "1"; empty if it is not ranked."""
+        if self.rank is None:
+            return ""
+        return str(self.rank) if self.last == self.rank else f"{self.rank}–{self.last}"
+
+    @property
     def unranked_by(self) -> list[Badge]:
         """The badges that keep it from being ranked."""
         return [badge for badge in self.badges if badge.unranks]

@@ -14,6 +14,7 @@ from dare_bench.leaderboards import (
     change_log,
     comparison_index,
     lineage_page,
+    overview_page,
     paper_exports,
     run_page,
     sample_pages,
@@ -28,7 +29,7 @@ from dare_bench.leaderboards.rendering import HERE, Link, slug
 from dare_bench.leaderboards.site import MANIFEST, NOTED, Site
 from dare_bench.runs.writer import held
 
-PAGES: tuple[Any, ...] = (speed_page, lineage_page, comparison_index)
+PAGES: tuple[Any, ...] = (speed_page, comparison_index, lineage_page)
 """Modules of pages over several runs. ``link(context)`` is their link in the navigation, None if they would be empty;
 ``write(site, context)`` writes them."""
 
@@ -63,7 +64,7 @@ def build(
     """Build the site of all runs at or below ``runs`` into the folder ``out``.
 
     Args:
-        board: names in ``boards/`` or YAML files; the first one is the front page of the site.
+        board: names in ``boards/`` or YAML files; the overview, the first page of the site, is that of the first one.
         samples: write sample pages; without them only result files are read.
         on_problem: called with one line for each folder and file that had to be left out (default: a warning).
         on_progress: called with (runs done, all runs) as their pages are written.
@@ -76,7 +77,7 @@ def build(
     names = [board] if isinstance(board, str) else list(board)
     declared = [(name, load_board(name)) for name in names]
     out = Path(out)
-    report = SiteReport(out / "index.html")
+    report = SiteReport(out / overview_page.PLACE)
 
     def problem(text: str) -> None:
         report.left_out.append(text)
@@ -109,7 +110,7 @@ def _check(out: Path) -> None:
     """Raises UsageError where the site would replace something else."""
     if out.exists() and not out.is_dir():
         raise UsageError(f"{out} is a file; give a folder for the site")
-    index = out / "index.html"
+    index = out / overview_page.PLACE
     is_site = (out / MANIFEST).exists() or (out / NOTED).exists() or not index.is_file()
     if not is_site and b'content="dare-bench"' not in index.read_bytes():
         raise UsageError(f"{index} exists and was not written by dare-bench; give another folder for the site")
@@ -135,11 +136,12 @@ def _write(site: Site, context: Context, report: SiteReport, progress: Callable[
     for view in context.views:
         board_page.write(site, view)
         paper_exports.write(site, view)
+    overview_page.write(site, context)
 
 
 def _declared_view(number: int, name: str, board: Board, context: Context) -> BoardView:
     short = slug(Path(name).stem if name.endswith((".yaml", ".yml")) else name)
-    return _view(short, board, context, "index.html" if number == 0 else f"boards/{number}-{short}.html")
+    return _view(short, board, context, board_page.FIRST if number == 0 else f"boards/{number}-{short}.html")
 
 
 def _view(name: str, board: Board, context: Context, place: str, site: Site | None = None) -> BoardView:
@@ -149,9 +151,13 @@ def _view(name: str, board: Board, context: Context, place: str, site: Site | No
 
 
 def _navigation(context: Context) -> tuple[Link, ...]:
-    """The boards by their titles, then the pages over several runs."""
-    boards = [Link(view.place, view.board.title if len(context.views) > 1 else "Board") for view in context.views]
-    return (*boards, *(link for module in PAGES if (link := module.link(context)) is not None))
+    """The overview, the tables of the boards by their titles, then the pages over several runs."""
+    tables = [Link(view.place, view.board.title if len(context.views) > 1 else "Table") for view in context.views]
+    return (
+        Link(overview_page.PLACE, "Overview"),
+        *tables,
+        *(link for module in PAGES if (link := module.link(context)) is not None),
+    )
 
 
 def _static(site: Site) -> None:

@@ -105,7 +105,6 @@ def _matrix(site: Site, view: BoardView, place: dict[int, int]) -> ComparisonMat
     if len(rows) < 2:
         return None
     ranked = view.board.ranked(view.columns)
-    ranked_by = view.columns[ranked[0]].name if len(ranked) == 1 else f"the mean of {len(ranked)} tasks"
     deltas = {}
     for i, first in enumerate(rows):
         for j in range(i + 1, len(rows)):
@@ -113,7 +112,7 @@ def _matrix(site: Site, view: BoardView, place: dict[int, int]) -> ComparisonMat
             deltas[i, j] = _deltas(site, cells, place)
     heads = [(row.name.text, row.settings, row.main.page) for row in rows]
     p = pair_p(site, view.board.title, rows, ranked) if len(ranked) > 1 else {}  # one task: each pair's test
-    return ComparisonMatrix(view.board.title, ranked_by, heads, deltas, p)
+    return ComparisonMatrix(view.board.title, view.ranked_by, heads, deltas, p)
 
 
 def _deltas(

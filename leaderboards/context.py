@@ -29,6 +29,12 @@ class BoardView:
         ranked = self.board.ranked(self.columns)
         return ranked if len(ranked) > 1 else []
 
+    @property
+    def ranked_by(self) -> str:
+        """What the board ranks by, in words: a task's name or "the mean of 3 tasks"; empty if by nothing."""
+        ranked = self.board.ranked(self.columns)
+        return f"the mean of {len(ranked)} tasks" if len(ranked) > 1 else self.columns[ranked[0]].name if ranked else ""
+
 
 @dataclass
 class Context:

@@ -52,7 +52,7 @@ class _ScoreLine:
 
 def link(context: Context) -> Link | None:
     """In the navigation if any run records what its checkpoint was trained from."""
-    return Link(INDEX, "Lineage") if context.lineage else None
+    return Link(INDEX, "Training") if context.lineage else None
 
 
 def write(site: Site, context: Context) -> None:

@@ -34,10 +34,10 @@ MOST_PAGES = 100
 class SpeedSheet:
     """One page: a score of every row of a board against its cost.
 
-    ``passes`` are points over NFE, ``speeds`` points over tokens/s by hardware, the most common hardware first;
-    ``apart`` is how many times the speed of the slowest of replicates the fastest has there.
-    ``at`` is the number of its column (None: the mean).
-    ``together`` counts the points whose run recorded only the cost of all its tasks together.
+    Links are relative to the site. ``passes`` are points over NFE, ``speeds`` points over tokens/s by hardware, the
+    most common hardware first; ``apart`` is how many times the speed of the slowest of replicates the fastest has
+    there. ``at`` is the number of its column (None: the mean). ``together`` counts the points whose run recorded only
+    the cost of all its tasks together.
     """
 
     place: str
@@ -114,7 +114,7 @@ def _of_mean(view: BoardView) -> SpeedSheet:
         mean = row.mean_interval
         score = (row.mean, mean.lo, mean.hi) if mean else (row.mean, None, None)
         approximate = any(cell is not None and cell.score.tier == "A" for cell in row.cells)
-        point = _point(view, row, row.main.page, score, approximate, is_ranked)
+        point = _point(row, row.main.page, score, approximate, is_ranked)
         passes.append(replace(point, x=row.nfe_per_request))
         speeds.append(_Speed(row.main.hardware, _replicate(row), replace(point, x=row.tokens_per_s)))
     title = f"Mean of {len(view.of_mean)} tasks"
@@ -133,7 +133,7 @@ def _of_task(view: BoardView, at: int, place: str) -> SpeedSheet:
         score, entry = cell.score, cell.entry
         scores.append(score)
         ranked = all(badge.kind == "missing" for badge in row.badges)
-        point = _point(view, row, entry.page, (score.value, score.lo, score.hi), score.tier == "A", ranked)
+        point = _point(row, entry.page, (score.value, score.lo, score.hi), score.tier == "A", ranked)
         remarks = [point.remark, f"cost of all {len(entry.tasks)} tasks of its run together"]
         shared = replace(point, remark=", ".join(filter(None, remarks)))
         nfe, is_of_task = entry.nfe_per_request(column.task)
@@ -163,14 +163,13 @@ def _each(view: BoardView) -> list[tuple[BoardRow, bool]]:
     return [(each, row.rank is not None) for row in view.rows for each in row.each]
 
 
-def _point(view: BoardView, row: BoardRow, page: str, score: Bounds, approximate: bool, ranked: bool) -> Point:
+def _point(row: BoardRow, page: str, score: Bounds, approximate: bool, ranked: bool) -> Point:
     y, lo, hi = score
-    root = "../" if view.place == "index.html" else "../../"
     return Point(
         name=row.name.text,
         x=None,
         y=y,
-        href=root + page,
+        href=page,
         family=row.main.family,
         lo=lo,
         hi=hi,
@@ -235,8 +234,9 @@ def _chart(
 ) -> dict[str, Any]:
     """A chart and the table of its Pareto frontier, for the template."""
     ranked = [point for point in points if point.ranked]
+    root = "../" * sheet.place.count("/")
     drawing = scatter(
-        points,
+        [replace(point, href=root + point.href) for point in points],
         ident=ident,
         title=title,
         x_title=x_title,

@@ -74,7 +74,7 @@ def plain(html: str) -> str:
     return re.sub(r"\s+", " ", re.sub(r"<[^>]+>", " ", html)).strip()
 
 
-def rows(site: Path, place: str = "index.html") -> dict[str, str]:
+def rows(site: Path, place: str = "table.html") -> dict[str, str]:
     """The board's rows as text, by the page each leads to."""
     html = (site / place).read_text().split("<tbody>")[1].split("</tbody>")[0]
     result = {}

@@ -1,22 +1,23 @@
-"""Charts with a row for each of their entries, on one scale: a forest plot of differences with their intervals, and the
-results of training recipes beside the score of their base."""
+"""Charts with a row for each of their entries, on one scale: forest plots of differences and of scores with their
+intervals, and the results of training recipes beside the score of their base."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from statistics import fmean
 
 from markupsafe import Markup, escape
 
-from dare_bench.formatting import chart_score
+from dare_bench.formatting import chart_score, with_interval
+from dare_bench.leaderboards.charts import frame
 from dare_bench.leaderboards.charts.axes import AxisScale, linear, px, tick_labels
 from dare_bench.leaderboards.charts.labels import distinct, shorten
 from dare_bench.leaderboards.rendering import Tone
 from dare_bench.runs.text import one_line
 
 _WIDTH, _LEFT, _RIGHT, _TOP = 600, 12, 588, 12
-_EFFECT_ROW, _SLOPE_ROW = 46, 40
+_EFFECT_ROW, _ROW = 46, 40
 """Height of a row: its name and its line."""
 
 
@@ -58,6 +59,54 @@ def _effect(effect: Effect, top: float, x: AxisScale) -> str:
 
 
 @dataclass(frozen=True, slots=True)
+class Standing:
+    """The score of a checkpoint with its interval. ``band`` has the ranks that it may have, empty for none; ``detail``
+    what distinguishes it from others of its name, in parts separated by ", "; ``href`` leads to its run."""
+
+    name: str
+    value: float
+    lo: float | None
+    hi: float | None
+    href: str
+    band: str = ""
+    detail: str = ""
+    family: str = ""
+    settings: str = ""
+
+
+def standings(
+    rows: Sequence[Standing], families: Mapping[str, int], *, ident: str, title: str, note: str, percent: bool = True
+) -> Markup:
+    """The figure of all ``rows`` in their order. ``families``: the class of each family; ``ident``: an id that is
+    unique on the page; ``percent``: scores are shares from 0 to 1, shown in percent."""
+    ends = [end for row in rows for end in (row.value, row.lo, row.hi) if end is not None]
+    x = linear(ends, _LEFT + 8, _RIGHT - 8, percent)
+    bottom = _TOP + _ROW * len(rows)
+    axes = _axes(x, bottom, tick_labels(x.ticks, percent=percent))
+    labels = distinct([row.name for row in rows], [row.detail for row in rows], 30)
+    left = _LEFT + 12 + 13 * max(len(row.band) for row in rows)
+    drawn = [
+        _standing(row, label, families[row.family], left, _TOP + _ROW * at, x, percent)
+        for at, (row, label) in enumerate(zip(rows, labels, strict=True))
+    ]
+    return _figure("standings", ident, title, bottom + 36, axes, drawn, note, role="group")
+
+
+def _standing(row: Standing, label: str, number: int, left: float, top: float, x: AxisScale, percent: bool) -> str:
+    score, _, interval = with_interval(row.value, row.lo, row.hi, percent).partition(" ")
+    facts = (row.name, f"{score} {interval}", row.band and f"rank {row.band}", row.detail, row.settings)
+    height, down = px(top + 17), px(top + 30)
+    whisker = "" if row.lo is None or row.hi is None else f'<path d="M{px(x(row.lo))} {down}H{px(x(row.hi))}"/>'
+    return (
+        f'<a class="f{number}" href="{escape(row.href)}">{frame.name_of(facts)}'
+        f'<text x="{_LEFT}" y="{height}">{row.band or "–"} <tspan x="{px(left)}">{escape(label)}</tspan></text>'
+        f'<text class="end" x="{_RIGHT}" y="{height}"><tspan>{score}</tspan> '
+        f'<tspan class="way interval">{interval}</tspan></text>'
+        f'{whisker}<path d="M{px(x(row.value))} {down}{frame.shape(number)}"/></a>'
+    )
+
+
+@dataclass(frozen=True, slots=True)
 class Slope:
     """A recipe with the final scores of its seeds; ``detail`` has what distinguishes it from others of its name, in
     parts separated by ", "."""
@@ -73,18 +122,16 @@ def slopes(rows: Sequence[Slope], base: float | None, *, ident: str, title: str,
     ranked = sorted(rows, key=lambda row: -fmean(row.scores))
     known = [] if base is None else [base]
     x = linear([*known, *(score for row in ranked for score in row.scores)], _LEFT + 8, _RIGHT - 8, percent)
-    bottom = _TOP + _SLOPE_ROW * len(ranked)
+    bottom = _TOP + _ROW * len(ranked)
     dash = "" if base is None else f'<path class="dash" d="M{px(x(base))} {_TOP}V{bottom}"/>'
     axes = _axes(x, bottom, tick_labels(x.ticks, percent=percent), before=dash)
     labels = distinct([row.name for row in ranked], [row.detail for row in ranked], 60)
     drawn = [
-        _slope(row, label, base, _TOP + _SLOPE_ROW * at, x, percent)
+        _slope(row, label, base, _TOP + _ROW * at, x, percent)
         for at, (row, label) in enumerate(zip(ranked, labels, strict=True))
     ]
     note = f"Dots are seeds, the large one is their mean{'' if base is None else '; the dashed line is the base'}."
-    return _figure(
-        "slopes", ident, title, bottom + 36, axes, drawn, Markup('<p class="chart-note">{}</p>').format(note)
-    )
+    return _figure("slopes", ident, title, bottom + 36, axes, drawn, note)
 
 
 def _slope(row: Slope, label: str, base: float | None, top: float, x: AxisScale, percent: bool) -> str:
@@ -113,9 +160,17 @@ def _axes(
 
 
 def _figure(
-    kind: str, ident: str, title: str, height: float, axes: str, rows: Sequence[str], note: str = Markup()
+    kind: str,
+    ident: str,
+    title: str,
+    height: float,
+    axes: str,
+    rows: Sequence[str],
+    note: str = "",
+    role: str = "img",
 ) -> Markup:
+    below = Markup('<p class="chart-note">{}</p>').format(note) if note else ""
     return Markup(
         '<figure class="chart {}"><figcaption id="{}">{}</figcaption>'
-        '<svg viewBox="0 0 {} {}" role="img" aria-labelledby="{}">{}</svg>{}</figure>'
-    ).format(kind, ident, one_line(title, 160), _WIDTH, height, ident, Markup(axes + "".join(rows)), note)
+        '<svg viewBox="0 0 {} {}" role="{}" aria-labelledby="{}">{}</svg>{}</figure>'
+    ).format(kind, ident, one_line(title, 160), _WIDTH, height, role, ident, Markup(axes + "".join(rows)), below)

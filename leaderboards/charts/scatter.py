@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
@@ -130,6 +130,7 @@ def scatter(
     percent: bool = True,
     families: Mapping[str, int] | None = None,
     no_frontier: str = "",
+    joined: bool = False,
 ) -> Markup:
     """A Pareto plot as a figure: drawing, legend by family, and note; :func:`frontier_table` lists the frontier.
 
@@ -137,7 +138,8 @@ def scatter(
     forward passes, "right" for tokens per second) and ``x_unit`` its short name in the marks' names (default:
     ``x_title``). ``percent``: scores are shares from 0 to 1, shown in percent. Links are relative to the page of the
     figure. ``families``: the class of each family on all charts of a site (:func:`marks.classes`; default: of those of
-    this chart). ``no_frontier``: a sentence that says why no frontier is drawn, if none is.
+    this chart). ``no_frontier``: a sentence that says why no frontier is drawn, if none is. ``joined``: lines
+    join the ranked points of one name, from left to right.
     """
     drawn = [point for point in points if _drawable(point)]
     if not drawn:
@@ -161,6 +163,8 @@ def scatter(
     marks.sort(key=lambda mark: (mark.point.ranked, mark.member, mark.x))  # the frontier's members lie on top
     corners = _stairs([mark for mark in marks if mark.member], better, upright)
     chart.parts += [_shapes(ident, marks), _dominated_area(corners, upright)]
+    if joined:
+        chart.parts += _joined(marks)
     brief = len(marks) >= _MANY
     chart.parts += [_link(mark, ident, x_unit or x_title, percent, brief) for mark in marks]
     chart.parts.append(_names(marks, corners, better, upright))
@@ -235,6 +239,20 @@ def _dominated_area(corners: Sequence[tuple[float, float]], upright: BetterY) ->
     line = "M" + "L".join(f"{px(x)} {px(y)}" for x, y in corners)
     edge = BOTTOM if upright == "up" else TOP
     return f'<g aria-hidden="true"><path class="reach" d="{line}V{edge}z"/><path class="stairs" d="{line}"/></g>'
+
+
+def _joined(marks: Sequence[_Mark]) -> list[str]:
+    """A line through the ranked marks of each name that has several."""
+    by_name: dict[str, list[_Mark]] = defaultdict(list)
+    for mark in sorted(marks, key=lambda mark: mark.x):
+        if mark.point.ranked:
+            by_name[mark.point.name].append(mark)
+    return [
+        f'<g class="series f{own[0].number}" aria-hidden="true">'
+        f'<path class="line" d="M{"L".join(f"{px(mark.x)} {px(mark.y)}" for mark in own)}"/></g>'
+        for own in by_name.values()
+        if len(own) > 1
+    ]
 
 
 def _names(marks: Sequence[_Mark], corners: Sequence[tuple[float, float]], better: BetterX, upright: BetterY) -> str:

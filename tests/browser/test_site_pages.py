@@ -35,6 +35,7 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def places(site: Path) -> list[Path]:
     pair = next((site / "compare").glob("sft2-100-rl1*"))
     result = [
+        "index.html",
         "speed/index.html",
         "speed/1-default/index.html",
         "lineage/index.html",
@@ -116,3 +117,26 @@ def test_the_tree_reads_as_a_nested_list(look: Look, site: Path) -> None:
         "SFT (LoRA) on dare_sudoku, 100 steps",
     ]
     assert inner.first.locator(":scope > ul > li p.recipe").inner_text() == "MDPO on dare_sudoku, 60 steps, 2 seeds"
+
+
+def test_two_charts_stand_on_the_first_screen_of_the_overview(look: Look, site: Path) -> None:
+    for scripts in (True, False):
+        page = look(site / "index.html", scripts=scripts)
+        page.set_viewport_size({"width": 1440, "height": 900})
+        boxes = [figure.bounding_box() for figure in page.locator("figure.chart > svg").all()]
+        assert len(boxes) == 2 and all(box and box["y"] + box["height"] <= 900 for box in boxes)
+        assert boxes[0]["x"] + boxes[0]["width"] < boxes[1]["x"]
+        assert page.locator("table.heat td").count() >= 6
+
+
+def test_text_of_the_overviews_charts_can_be_read_on_a_phone(look: Look, site: Path) -> None:
+    page = look(site / "index.html", phone=True)
+    heights = page.locator("figure.standings svg text, #passes svg .axes text").evaluate_all(
+        "texts => texts.map(text => parseFloat(getComputedStyle(text).fontSize) * text.getScreenCTM().a)"
+    )
+    assert len(heights) > 20 and min(heights) >= 12
+    boxes = page.locator("figure.standings svg a text").evaluate_all(
+        "texts => texts.map(text => [text.getBoundingClientRect().left, text.getBoundingClientRect().right])"
+    )
+    names, scores = boxes[::2], boxes[1::2]
+    assert all(name[1] < score[0] and score[1] <= 390 for name, score in zip(names, scores, strict=True))

@@ -159,7 +159,7 @@ def test_family_and_task_train_evaluate_and_rank_together(masked: Path, tmp_path
     answers = [[(row["doc_id"], row["resps"]) for row in found.samples("reverse")] for found in (first, again)]
     assert answers[0] == answers[1] and len(answers[0]) == 3
     build([tmp_path / "out" / "runs"], tmp_path / "site")
-    page = (tmp_path / "site" / "index.html").read_text()
+    page = (tmp_path / "site" / "table.html").read_text()
     assert "masked_qwen3" in page and "reverse" in page
 
 

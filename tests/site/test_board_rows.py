@@ -88,15 +88,15 @@ def test_a_board_without_ranks_says_why(tmp_path: Path) -> None:
     make_run(root, "whole")
 
     def said() -> str:
-        return re.sub(r"\s+", " ", Page(out / "index.html").text)
+        return re.sub(r"\s+", " ", Page(out / "table.html").text)
 
     board.write_text("title: x\nrank_by: none\n")
     assert ranks_of(root, out, str(board)) == {"whole": (None, [])}
     assert "No row is ranked here: this board is declared without a ranking." in said()
-    assert "badge" not in said() and "see the badges" not in (out / "index.html").read_text()
+    assert "badge" not in said() and "see the badges" not in (out / "table.html").read_text()
     make_run(root, "whole", limit=3)
     ranks_of(root, out)
-    assert "No row is ranked here: see the badges." in said()
+    assert "No row is ranked here: see the badges in the table." in said()
     make_run(root, "whole")
     ranks_of(root, out)
     assert "No row is ranked here" not in said() and "Rows with a badge are shown but not ranked." in said()
@@ -133,7 +133,7 @@ def test_boards_are_declared_in_yaml(tmp_path: Path) -> None:
         "  - {task: dare_sudoku, label: Sudoku, metric: 'exact_match,none'}\nrank_by: dare_sudoku\n"
     )
     build(tmp_path / "runs", tmp_path / "site", board=str(board))
-    page = Page(tmp_path / "site" / "index.html")
+    page = Page(tmp_path / "site" / "table.html")
     assert "<b>Mine</b>" in page.text and "Sudoku" in page.text and "choice_x" not in page.text
     data = json.loads((tmp_path / "site" / "data" / "board.json").read_text())
     assert data["rows"][0]["rank"] == 1 and data["rows"][0]["mean"] == pytest.approx(0.95, abs=0.02)
@@ -231,7 +231,7 @@ def test_columns_of_one_task_keep_apart(tmp_path: Path) -> None:
         "rank exact_match,none": 0.5,
         "rank f1,none": 0.25,
     }
-    keys = [value for _, name, value in Page(tmp_path / "site" / "index.html").attributes if name == "data-key"]
+    keys = [value for _, name, value in Page(tmp_path / "site" / "table.html").attributes if name == "data-key"]
     assert len(keys) == len(set(keys)) == 9
 
 
@@ -240,22 +240,22 @@ def test_where_a_row_has_several_runs_each_score_leads_to_its_own(tmp_path: Path
     make_run(runs, "sudoku", tasks={"dare_sudoku": 0.9}, created="2026-11-20T00:00:00")
     make_run(runs, "countdown", tasks={"dare_countdown3": 0.4}, created="2026-11-21T00:00:00")
     build(runs, out)
-    links = [link for link in Page(out / "index.html").links if link.startswith("runs/")]
+    links = [link for link in Page(out / "table.html").links if link.startswith("runs/")]
     assert links == ["runs/countdown/index.html", "runs/countdown/index.html", "runs/sudoku/index.html"] or links == [
         "runs/countdown/index.html", "runs/sudoku/index.html", "runs/countdown/index.html",
     ]  # fmt: skip
     make_run(runs, "countdown", model="other", tasks={"dare_countdown3": 0.4}, created="2026-11-21T00:00:00")
     build(runs, out)
-    assert len([link for link in Page(out / "index.html").links if link.startswith("runs/")]) == 2
+    assert len([link for link in Page(out / "table.html").links if link.startswith("runs/")]) == 2
 
 
 def test_two_boards_lead_to_each_other(tmp_path: Path) -> None:
     make_run(tmp_path / "runs", "r", tasks=TASKS, n_docs=4)
     out = tmp_path / "site"
     build(tmp_path / "runs", out, board=["default", "demo"])
-    assert "boards/1-demo.html" in Page(out / "index.html").links
+    assert "boards/1-demo.html" in Page(out / "table.html").links
     second = Page(out / "boards" / "1-demo.html")
-    assert "../index.html" in second.links and "../runs/r/index.html" in second.links
+    assert {"../index.html", "../table.html"} <= set(second.links) and "../runs/r/index.html" in second.links
     for link in second.links:
         assert link.startswith(("data:", "#")) or (second.path.parent / link).is_file(), link
 
@@ -272,10 +272,10 @@ def test_a_board_of_300_runs_and_12_tasks_loads_in_a_megabyte(tmp_path: Path) ->
         change(copy, lambda results, copy=copy: results["dare_bench"].update(run_id=copy.name))
     shutil.rmtree(run)
     build(runs, out, samples=False)
-    html = (out / "index.html").read_text()
+    html = (out / "table.html").read_text()
     _, _, body = html.partition("<tbody>")
     body = body.partition("</tbody>")[0]
-    page = Page(out / "index.html")
+    page = Page(out / "table.html")
     files = [link for link in page.links if link.startswith("static/")]
     rest = len(html) - len(body) + sum((out / link).stat().st_size for link in files)
     assert body.count("<tr") == 60 and len(files) >= 7

@@ -41,7 +41,7 @@ def test_external_rows_are_badged_and_not_ranked(mixed: Path) -> None:
 
 def test_external_results_share_no_row_and_no_checkpoint(mixed: Path) -> None:
     assert all(len(row["runs"]) == 1 for row in board_data(mixed)["rows"])
-    assert "7 rows of 6 checkpoints" in Page(mixed / "index.html").words  # the two runs of our own are one checkpoint
+    assert "7 rows of 6 checkpoints" in Page(mixed / "table.html").words  # the two runs of our own are one checkpoint
 
 
 def test_what_is_unknown_is_said(mixed: Path) -> None:

@@ -69,7 +69,13 @@ def test_a_new_run_writes_its_own_pages_and_those_over_all_runs(built: tuple[Pat
     new = make_run(tmp_path, "new", model="new", tasks={"a": 0.9, "b": 0.5}, n_docs=30)
     build([runs, new], out)
     touched = changed(before, times(out))
-    assert {"index.html", "data/board.json", "runs/new/index.html", "runs/new/samples/a/1.html"} <= touched
+    assert {
+        "index.html",
+        "table.html",
+        "data/board.json",
+        "runs/new/index.html",
+        "runs/new/samples/a/1.html",
+    } <= touched
     assert not [place for place in touched if place.startswith(("runs/run-", "data/runs/run-", "static/"))]
 
 

@@ -60,7 +60,7 @@ def test_a_trained_checkpoint_says_what_it_was_made_of(tmp_path: Path) -> None:
     run = make_run(tmp_path / "runs", "tuned", model="a-very-long-name-of-a-sweep")
     made_of(run, {**LAST, "data": EVIL, "parents": [FIRST]})
     build(tmp_path / "runs", tmp_path / "site")
-    board, page = (Page(tmp_path / "site" / place) for place in ("index.html", "runs/tuned/index.html"))
+    board, page = (Page(tmp_path / "site" / place) for place in ("table.html", "runs/tuned/index.html"))
     for text in (board.words, page.words):
         assert "tiny-llada-base → SFT → VRPO (LoRA)" in text and "seed 0, step 5" in text
     assert "a-very-long-name" not in board.text and "a-very-long-name-of-a-sweep" in page.text

@@ -34,7 +34,7 @@ def test_seeds_of_one_recipe_at_one_step_are_one_row(family: Path) -> None:
 
 
 def test_the_row_says_how_many_seeds_and_leads_to_each(family: Path) -> None:
-    html = (family / "site" / "index.html").read_text()
+    html = (family / "site" / "table.html").read_text()
     (row,) = [row for row in html.split("<tr") if "runs/sft2-100/" in row]
     assert re.findall(r'<a href="runs/(sft\d-100)/index.html">(\d)</a>', row) == [
         (f"sft{at}-100", str(at)) for at in range(3)

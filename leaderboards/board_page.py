@@ -9,19 +9,22 @@ from __future__ import annotations
 import csv
 import io
 import json
+from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from functools import partial
 from typing import Any, Literal
 
-from dare_bench.formatting import figure
+from dare_bench.formatting import compact, figure
 from dare_bench.leaderboards.board import TaskColumn, column_names
-from dare_bench.leaderboards.board_ranking import unranked_reason
+from dare_bench.leaderboards.board_ranking import column_bands, unranked_reason
 from dare_bench.leaderboards.board_rows import BADGES, BoardRow
+from dare_bench.leaderboards.charts.labels import varying
 from dare_bench.leaderboards.context import BoardView
 from dare_bench.leaderboards.entries import RunScore
 from dare_bench.leaderboards.rendering import slug
 from dare_bench.leaderboards.site import Site
+from dare_bench.runs.schema import UNKNOWN
 from dare_bench.runs.scores import weakest
 from dare_bench.runs.text import no_formula, one_line
 
@@ -37,16 +40,21 @@ _ROW_FIELDS = {
 
 
 def board_record(view: BoardView) -> dict[str, Any]:
-    """The contents of ``data/board.json``."""
+    """The contents of ``data/board.json``; a score has the band of ranks by its task alone."""
+    by_task = [column_bands(view.rows, at) for at in range(len(view.columns))]
     return {
         "title": view.board.title,
         "columns": [column.model_dump() for column in view.columns],
         "rank_by": view.board.rank_by,
-        "rows": [_row_record(row, view.columns) for row in view.rows],
+        "rows": [
+            _row_record(row, view.columns, [bands[number] for bands in by_task]) for number, row in enumerate(view.rows)
+        ],
     }
 
 
-def _row_record(row: BoardRow, columns: Sequence[TaskColumn]) -> dict[str, Any]:
+def _row_record(
+    row: BoardRow, columns: Sequence[TaskColumn], bands: Sequence[tuple[int, int] | None]
+) -> dict[str, Any]:
     main, mean = row.main, row.mean_interval
     return {
         "run_id": main.run_id,
@@ -65,8 +73,8 @@ def _row_record(row: BoardRow, columns: Sequence[TaskColumn]) -> dict[str, Any]:
         "mean": row.mean,
         "mean_interval": None if mean is None else {"method": mean.method, "lo": mean.lo, "hi": mean.hi},
         "scores": {
-            name: None if cell is None else _score_record(cell)
-            for name, cell in zip(column_names(columns), row.cells, strict=True)
+            name: None if cell is None else {**_score_record(cell), "rank_band": band}
+            for name, cell, band in zip(column_names(columns), row.cells, bands, strict=True)
         },
         "settings": {name: value for entry in reversed(row.entries) for name, value in entry.requested.items()},
         "settings_text": row.settings,
@@ -79,7 +87,13 @@ def _row_record(row: BoardRow, columns: Sequence[TaskColumn]) -> dict[str, Any]:
 def _score_record(cell: RunScore) -> dict[str, Any]:
     """A score as JSON; of several seeds it is the mean, with the lowest and the highest."""
     spread = dict(zip(("lowest", "highest"), cell.spread, strict=True)) if cell.seeds else {}
-    return {**asdict(cell.score), **spread, "shots": cell.shots, "page": cell.entry.page}
+    return {
+        **asdict(cell.score),
+        "is_share": cell.score.is_share,
+        **spread,
+        "shots": cell.shots,
+        "page": cell.entry.page,
+    }
 
 
 def csv_table(record: Mapping[str, Any], columns: Sequence[TaskColumn]) -> dict[str, Any]:
@@ -163,8 +177,6 @@ def task_keys(columns: Sequence[TaskColumn]) -> list[str]:
     return [f"{key}.{at + 1}" if key in _KEYS or keys.count(key) > 1 else key for at, key in enumerate(keys)]
 
 
-BARS = 600
-"""Maximum number of cells for which shares have bars, which keeps larger boards under a megabyte."""
 TALL = 25
 """Number of rows from which the table scrolls under its headings."""
 DATATABLES = "static/vendor/datatables-3.1.5/dataTables.min.js"
@@ -194,24 +206,42 @@ def data_stem(view: BoardView) -> str:
 
 def _table_values(view: BoardView) -> dict[str, Any]:
     board, columns, rows = view.board, view.columns, view.rows
+    ranking = board.ranked(columns)
     return {
         "name": view.name,
         "title": one_line(board.title, 200),
-        "about": one_line(board.about, 2_000),
         "heads": [
-            {"key": key, **_head(column, [row.cells[at] for row in rows])}
+            {"key": key, "ranks": ranking == [at], **_head(column, [row.cells[at] for row in rows])}
             for at, (key, column) in enumerate(zip(task_keys(columns), columns, strict=True))
         ],
         "columns": COLUMNS,
-        "rows": [(row, weakest(cell.score.tier for cell in row.cells if cell) or "") for row in rows],
-        "show_mean": bool(view.of_mean),
-        "bars": len(rows) * len(columns) <= BARS,
+        "rows": [
+            (row, weakest(cell.score.tier for cell in row.cells if cell) or "", chips)
+            for row, chips in zip(rows, _chips(rows), strict=True)
+        ],
+        "show_mean": len(view.of_mean),
         "tall": len(rows) >= TALL,
         "models": len({row.main.checkpoint for row in rows}),
-        "newest": max((row.created for row in rows), default=""),
         "sheets": ["static/board.css"],
         "scripts": [DATATABLES, "static/board_view.js", "static/board_download.js", "static/board.js"],
     }
+
+
+def _chips(rows: Sequence[BoardRow]) -> list[list[str]]:
+    """What stands after each name: family, number of parameters, what distinguishes the checkpoint from others of its
+    name, and the settings that differ between the rows of one checkpoint."""
+    alike: dict[str, list[int]] = defaultdict(list)
+    for at, row in enumerate(rows):
+        alike[row.name.text].append(at)
+    differing = [""] * len(rows)
+    for group in alike.values():
+        for at, text in zip(group, varying([rows[at].settings for at in group]), strict=True):
+            differing[at] = text
+    facts = [
+        (main.family, compact(main.parameters) if main.parameters else "", row.name.detail, text)
+        for row, main, text in zip(rows, (row.main for row in rows), differing, strict=True)
+    ]
+    return [[fact for fact in own if fact and fact != UNKNOWN] for own in facts]
 
 
 def _note_values(view: BoardView) -> dict[str, Any]:

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import hashlib
 import math
+from bisect import bisect_left, bisect_right
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -225,6 +226,24 @@ def _rank(comparable: Sequence[BoardRow], paired: dict[int, dict[int, float]]) -
     ranks = Counter(row.rank for row in comparable)
     for row in comparable:
         row.shared = ranks[row.rank] > 1
+
+
+def column_bands(rows: Sequence[BoardRow], at: int) -> list[tuple[int, int] | None]:
+    """The band of ranks of each row by one column alone, from the intervals; None for a row without an interval there,
+    or with a badge other than that of missing tasks."""
+    ends: dict[int, tuple[float, float]] = {}
+    for number, row in enumerate(rows):
+        cell = row.cells[at]
+        if cell is None or cell.score.lo is None or cell.score.hi is None:
+            continue
+        if all(badge.kind == "missing" for badge in row.unranked_by):
+            lower = cell.score.higher_is_better is False
+            ends[number] = (-cell.score.hi, -cell.score.lo) if lower else (cell.score.lo, cell.score.hi)
+    lows, highs = (sorted(values) for values in zip(*ends.values(), strict=True)) if ends else ([], [])
+    bands: list[tuple[int, int] | None] = [None] * len(rows)
+    for number, (lo, hi) in ends.items():
+        bands[number] = 1 + len(lows) - bisect_right(lows, hi), len(highs) - bisect_left(highs, lo)
+    return bands
 
 
 def _paired(site: Site, title: str, rows: Sequence[BoardRow], ranked: Sequence[int]) -> dict[int, dict[int, float]]:

@@ -102,6 +102,7 @@ class BoardEntry:
     files: dict[str, tuple[Any, Any]]
     family: str = ""
     dtype: str = ""
+    parameters: int = 0
     harness: str = ""
     decodings: dict[str, dict[str, Any]] = field(default_factory=dict)
     limit: int | float | None = None
@@ -269,6 +270,7 @@ def _entry(run: Run) -> BoardEntry:
 def _add_block(entry: BoardEntry, run: Run, block: Block) -> None:
     model = block.model
     entry.family, entry.dtype, entry.harness = model.family, model.dtype, block.harness.name
+    entry.parameters = model.parameters
     entry.lineage = without_paths(model.lineage)
     entry.limit, entry.failures, entry.cost = block.limit, len(block.failures), block.cost
     entry.decodings = {name: task.decoding for name, task in block.tasks.items() if task.decoding}

@@ -47,17 +47,21 @@ def distinct(names: Sequence[str], details: Sequence[str], limit: int = 26) -> l
     labels = [shorten(name, limit) for name in names]
     for label in [label for label, count in Counter(labels).items() if count > 1]:
         alike = [at for at, own in enumerate(labels) if own == label]
-        parts = [details[at].split(", ") for at in alike]
-        shared = set.intersection(*map(set, parts))
-        for at, own in zip(alike, parts, strict=True):
-            varying = ", ".join(part for part in own if part not in shared)
-            room = max(limit - len(varying) - 2, limit // 2)
-            labels[at] = f"{shorten(names[at], room)}, {varying}" if varying else label
+        for at, own in zip(alike, varying([details[at] for at in alike]), strict=True):
+            room = max(limit - len(own) - 2, limit // 2)
+            labels[at] = f"{shorten(names[at], room)}, {own}" if own else label
     taken: Counter[str] = Counter()
     for at, label in enumerate(labels):
         taken[label] += 1
         labels[at] = label if taken[label] == 1 else f"{label} ({taken[label]})"
     return labels
+
+
+def varying(details: Sequence[str]) -> list[str]:
+    """Of each text the parts, separated by ", ", that not all of them have."""
+    parts = [own.split(", ") for own in details]
+    shared = set.intersection(*map(set, parts))
+    return [", ".join(part for part in own if part not in shared) for own in parts]
 
 
 @dataclass(slots=True)

@@ -9,6 +9,8 @@
     name: head.textContent.trim().replace(/\s+/g, " "),
     first: head.dataset.first ?? "asc",
     text: "text" in head.dataset,
+    score: "score" in head.dataset,
+    head,
   }));
   const facts = [...element.tBodies[0].rows].map((row) => ({
     words: words(described(row)),
@@ -20,7 +22,7 @@
 
   // The search looks at a row's name and settings, not at its date, badges, scores and hashes.
   function described(row) {
-    const parts = row.querySelectorAll("th > a, th > small");
+    const parts = row.querySelectorAll("th > a, th > small, th > i");
     return [...parts].flatMap((part) => [...part.childNodes].filter((node) => node.nodeType === 3)
       .map((node) => node.textContent)).join(" ");
   }
@@ -81,12 +83,20 @@
     selects[name].label = label;
   }
 
+  const scores = heads.filter((head) => head.score);
+  const rankers = make("select", {}, ...scores.map(({ key, task }) =>
+    make("option", { value: key, textContent: task ?? "Mean" })));
+  rankers.addEventListener("input", () => {
+    const at = heads.findIndex(({ key }) => key === rankers.value);
+    board.order(at === own ? [] : [[at, heads[at].first]]);
+    changed();
+  });
+
   const boxes = heads.map(({ key, name }) =>
     key === "model" ? null : make("input", { type: "checkbox", checked: true, value: key, title: name }));
-  const small = make("input", { type: "checkbox", checked: true, value: "details" });
+  const detailed = document.getElementById("detailed");
   const choices = make("div", { className: "choices" },
-    ...heads.flatMap(({ name }, at) => (boxes[at] ? [make("label", {}, boxes[at], ` ${name}`)] : [])),
-    make("label", {}, small, " details under scores"));
+    ...heads.flatMap(({ name }, at) => (boxes[at] ? [make("label", {}, boxes[at], ` ${name}`)] : [])));
   boxes.forEach((box) => box?.removeAttribute("title"));
   const columns = make("details", { className: "columns" }, make("summary", { textContent: "Columns" }), choices);
 
@@ -97,6 +107,7 @@
   // On a phone filters and columns are behind one button; elsewhere they stand beside the search.
   const narrow = matchMedia("(max-width: 46rem)");
   const filters = make("details", { className: "filters" }, make("summary", { textContent: "Filters" }),
+    ...(scores.length > 1 ? [field("Rank by", rankers)] : []),
     ...Object.values(selects).map((select) => field(select.label, select)), columns, reset);
   const unfold = () => { filters.open = !narrow.matches; };
   narrow.addEventListener("change", unfold);
@@ -120,6 +131,44 @@
     each[next].focus();
   });
 
+  // The score that the rows are sorted by ranks them, without one the board's own. Its bands and intervals, with bars
+  // from 0 to 100 beside shares, come from the board's data.
+  const own = heads.findIndex(({ head }) => "ranks" in head.dataset);
+  const node = (row, column) => board.cell(row, column).node();
+  let ranking = own;
+
+  function rank() {
+    const [sorted] = board.order();
+    const before = ranking;
+    ranking = sorted?.[1] && heads[sorted[0]].score ? sorted[0] : own;
+    rankers.value = heads[ranking]?.key ?? "";
+    if (ranking === before) return;
+    heads.forEach(({ head }, at) => head.toggleAttribute("data-ranks", at === ranking));
+    showRanks(ranking).catch((error) => { count.textContent = `Ranks cannot be shown: ${error.message}`; });
+  }
+
+  async function showRanks(at) {
+    const { record, names } = await BoardDownload.load(element.dataset.source);
+    if (ranking !== at) return;
+    const task = heads.filter((head) => head.task).indexOf(heads[at]);
+    record.rows.forEach((row, number) => {
+      const score = task < 0 ? { value: row.mean, ...row.mean_interval, is_share: true } : row.scores[names[task]];
+      const band = at === own ? row.rank_band : score?.rank_band;
+      const place = node(number, 0);
+      place.textContent = band ? [...new Set(band)].join("–") : "–";
+      place.parentNode.classList.toggle("off", !band);
+      heads.forEach((head, column) => { if (head.score) node(number, column).querySelector(".bar")?.remove(); });
+      if (at >= 0 && score?.is_share && score.lo != null) drawInterval(node(number, at), score);
+    });
+  }
+
+  function drawInterval(cell, { value, lo, hi }) {
+    const [middle, left, right] = [value, lo, hi].map((end) => 100 * end), text = cell.querySelector("b");
+    (text.closest("a") ?? text).insertAdjacentHTML("afterend", `<svg class="bar" viewBox="0 0 100 8"
+      preserveAspectRatio="none" aria-hidden="true"><path d="M0 4h100"/><path d="M${left} 4h${Math.max(right - left, 0.5)}"/>
+      <path d="M${Math.min(Math.max(middle, 0.7), 99.3)} 0v8"/></svg>`);
+  }
+
   // The view: from the controls to the table and the address, and back.
   function fits(row) {
     if (Object.entries(selects).some(([name, select]) => select.value && row[name] !== select.value)) return false;
@@ -130,14 +179,17 @@
     const shown = heads.filter((_, at) => boxes[at]?.checked);
     const tasks = heads.filter((head) => head.task);
     const picked = shown.filter((head) => head.task);
-    const hidden = [...boxes.filter((box, at) => box && !box.checked && !heads[at].task), small].filter((box) => !box.checked);
-    const [sorted] = board.order();
+    const hidden = boxes.filter((box, at) => box && !box.checked && !heads[at].task);
+    const [at, way] = board.order()[0] ?? [];
+    const key = way ? heads[at].key : "", ranks = way && heads[at].score && way === heads[at].first;
     return {
-      sort: sorted && sorted[1] ? (sorted[1] === "desc" ? "-" : "") + heads[sorted[0]].key : "",
+      rank: ranks ? key : "",
+      sort: ranks || !way ? "" : (way === "desc" ? "-" : "") + key,
       q: search.value.trim(),
       ...Object.fromEntries(Object.entries(selects).map(([name, select]) => [name, select.value])),
       tasks: picked.length === tasks.length ? "" : picked.map((head) => head.key).join(",") || "none",
       hide: hidden.map((box) => box.value).join(","),
+      detailed: detailed.checked ? "1" : "",
     };
   }
 
@@ -152,9 +204,10 @@
     boxes.forEach((box, at) => {
       if (box) box.checked = heads[at].task && tasks ? tasks.includes(box.value) : !hidden.includes(box.value);
     });
-    small.checked = !hidden.includes("details");
-    const way = wanted.sort?.startsWith("-") ? "desc" : "asc";
-    const at = heads.findIndex((head) => head.key === wanted.sort?.replace(/^-/, ""));
+    detailed.checked = wanted.detailed === "1";
+    const ranked = heads.findIndex(({ key, score }) => score && key === wanted.rank);
+    const at = ranked < 0 ? heads.findIndex(({ key }) => key === wanted.sort?.replace(/^-/, "")) : ranked;
+    const way = ranked < 0 ? (wanted.sort?.startsWith("-") ? "desc" : "asc") : heads[at].first;
     board.order(at < 0 ? [] : [[at, way]]);
     draw();
   }
@@ -162,8 +215,8 @@
   function draw() {
     wanted = terms(search.value);
     boxes.forEach((box, at) => { if (box) board.column(at).visible(box.checked, false); });
-    element.classList.toggle("plainly", !small.checked);
     board.draw();
+    rank();
     if (!sorters().includes(document.activeElement)) rove(sorters()[0]);
     const rows = board.rows({ search: "applied" }).count();
     count.textContent = rows === facts.length ? `${rows} rows` : `${rows} of ${facts.length} rows`;
@@ -174,11 +227,12 @@
     reset.hidden = !BoardAddress.written;
   };
   const changed = () => { draw(); keep(); };
-  for (const control of [search, ...Object.values(selects), ...boxes.filter(Boolean), small]) {
+  for (const control of [search, ...Object.values(selects), ...boxes.filter(Boolean), detailed]) {
     control.addEventListener("input", changed);
   }
   board.on("order", () => setTimeout(() => {
     if (board.order()[0]?.[1] === "") board.order([]).draw();  // a third click: the order of the ranks again
+    rank();
     keep();
   }));
   columns.addEventListener("keydown", (event) => {

@@ -1,4 +1,4 @@
-// The view of the board in the address of the page: ?sort=-gsm8k&q=llada&family=dream&tasks=a,b&hide=nfe
+// The view of the board in the address of the page: ?rank=gsm8k&q=llada&family=dream&tasks=a,b&hide=nfe
 "use strict";
 
 const BoardAddress = {

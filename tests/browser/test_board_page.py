@@ -81,7 +81,11 @@ def test_a_runs_page_is_accessible(look: Look, board: Path) -> None:
 
 def test_without_scripts_nothing_dead_stands_there(look: Look, board: Path) -> None:
     page = look(board, scripts=False)
-    assert page.locator("button, input, select").count() == 0
+    assert page.locator("button, select, input:not(#detailed)").count() == 0
+    details = page.locator("table.board td > small").first
+    assert not details.is_visible()
+    page.get_by_role("checkbox", name="Detailed").check()
+    assert details.is_visible(), "this needs no script"
     assert page.get_by_role("link", name="CSV").get_attribute("href") == "data/board.csv"
 
 
@@ -90,7 +94,7 @@ def test_headings_sort_by_mouse_and_by_key(look: Look, board: Path) -> None:
     head = page.locator("th[data-key=dare_sudoku]")
     assert shown(page) == ALL and page.locator("[aria-sort]").count() == 0
     head.get_by_role("button").click()
-    assert query(page) == "?sort=-dare_sudoku" and head.get_attribute("aria-sort") == "descending"
+    assert query(page) == "?rank=dare_sudoku" and head.get_attribute("aria-sort") == "descending"
     assert shown(page) == ["tiny-llada", "tiny-llada", "tiny-dream", "a-name-a-n", "tiny-sdar"]
     head.get_by_role("button").press("Enter")
     assert query(page) == "?sort=dare_sudoku" and head.get_attribute("aria-sort") == "ascending"
@@ -159,12 +163,12 @@ def test_columns_can_be_chosen(look: Look, board: Path) -> None:
 
 
 def test_the_address_holds_the_view(look: Look, board: Path) -> None:
-    address = "?sort=-choice_x&q=tiny&status=ranked&tasks=choice_x&hide=hardware,details"
+    address = "?rank=choice_x&q=tiny&status=ranked&tasks=choice_x&hide=hardware&detailed=1"
     page = look(board, query=address)
     assert shown(page) == ["tiny-llada", "tiny-dream", "tiny-sdar"]
     assert heads(page) == ["Rank", "Model", "Mean", "choice_x", "NFE", "TPF", "tokens/s"]
     assert page.locator("th[data-key=choice_x]").get_attribute("aria-sort") == "descending"
-    assert not page.locator("table.board td > small").first.is_visible()
+    assert page.locator("table.board td > small").first.is_visible()
     page.get_by_role("searchbox").fill("tiny-")
     assert query(page) == address.replace("q=tiny", "q=tiny-")
     page.locator("table.board tbody a").first.click()
@@ -237,11 +241,55 @@ def test_colors_follow_the_system_or_the_reader_who_is_remembered(look: Look, bo
     assert color(page) == dark
 
 
-def test_the_model_stays_in_sight_on_a_phone(look: Look, board: Path) -> None:
-    page = look(board, phone=True)
-    page.locator(".scroll").evaluate("box => { box.scrollLeft = 400; }")
-    box = page.locator("table.board tbody th").first.bounding_box()
-    assert box["x"] >= 0 and box["width"] < 200
+@pytest.mark.parametrize("scripts", [True, False], ids=["scripts", "none"])
+def test_four_ranked_cards_or_eighteen_rows_fit_on_the_first_screen(look: Look, tmp_path: Path, scripts: bool) -> None:
+    for at in range(20):
+        tasks = {task: share * (1 - at / 25) for task, share in TASKS.items()}
+        name = f"LLaDA-8B-Instruct-{at}"
+        make_run(
+            tmp_path / "runs", f"run{at}", model=name, content=name, tasks=tasks, n_docs=30, decoding={"steps": at}
+        )
+    build(tmp_path / "runs", tmp_path / "site", samples=False)
+    page = look(tmp_path / "site" / "table.html", phone=True, scripts=scripts)
+    assert bottoms(page)[3] <= 844 and fits(page)
+    assert page.locator("table.board tbody tr").first.locator("td:has(> .bar)").inner_text().startswith("54.4")
+    page = look(tmp_path / "site" / "table.html", scripts=scripts)
+    page.set_viewport_size({"width": 1440, "height": 900})
+    assert bottoms(page)[17] <= 900
+    heights = page.locator("table.board tbody tr").evaluate_all("rows => rows.map(row => row.offsetHeight)")
+    assert set(heights) == {36}
+
+
+def bottoms(page: Any) -> list[float]:
+    """Where the rows end, from the top of the page."""
+    return list(
+        page.locator("table.board tbody tr").evaluate_all("rows => rows.map(row => row.getBoundingClientRect().bottom)")
+    )
+
+
+def test_any_score_can_rank_and_its_heading_says_so(look: Look, board: Path) -> None:
+    page = look(board)
+
+    def ranks() -> list[str]:
+        settle(page)
+        return list(page.locator("table.board tbody td:first-child").all_inner_texts())
+
+    own, marked = ranks(), page.locator("th[data-ranks]")
+    assert marked.get_attribute("data-key") == "mean" and "ranks" in str(
+        marked.evaluate("head => getComputedStyle(head, '::after').content")
+    )
+    assert own[-1].startswith("–"), "it lacks two of three tasks"
+    page.goto(f"{board.as_uri()}?rank=dare_sudoku")
+    page.locator("th[data-ranks][data-key=dare_sudoku]").wait_for()
+    page.locator("td[data-of=dare_sudoku] > .bar").first.wait_for()
+    assert shown(page) == ["tiny-llada", "tiny-llada", "tiny-dream", "a-name-a-n", "tiny-sdar"]
+    assert ranks() == ["1", "–", "2–3", "2–3", "4"], "a limited run has no rank"
+    bars = page.locator("table.board td > .bar")
+    assert bars.count() == 5 and marked.count() == 1
+    assert page.get_by_role("combobox", name="Rank by").input_value() == "dare_sudoku"
+    page.get_by_role("combobox", name="Rank by").select_option("mean")
+    page.locator("td[data-of=mean] > .bar").first.wait_for()
+    assert ranks()[0] == own[0] and query(page) == "" and marked.get_attribute("data-key") == "mean"
 
 
 def test_the_keyboard_reaches_the_content_first(look: Look, board: Path) -> None:
@@ -311,12 +359,12 @@ def test_few_tab_stops_stand_before_the_first_row(look: Look, board: Path) -> No
     while page.evaluate("document.activeElement.closest('tbody') === null") and stops < 40:
         page.keyboard.press("Tab")
         stops += 1
-    assert stops <= 20
+    assert stops <= 22
     page.get_by_role("button", name="Rank").focus()
     page.keyboard.press("ArrowRight")
     page.keyboard.press("ArrowRight")
     page.keyboard.press("Enter")
-    assert query(page) == "?sort=-mean"
+    assert query(page) == "?rank=mean"
 
 
 def test_filters_are_behind_one_button_on_a_phone(look: Look, board: Path) -> None:

@@ -11,6 +11,7 @@ import unicodedata
 from collections import defaultdict
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
+from itertools import zip_longest
 from typing import Any, Literal
 
 from dare_bench.analysis.document_view import DocumentView, document_view
@@ -136,7 +137,7 @@ def _tasks(first: Run, second: Run, requested: tuple[str | None, str | None]) ->
 
 def _pair(first: Document, second: Document, how: MatchedBy, score_first: Score, score_second: Score) -> DocumentPair:
     a, b = document_view(first), document_view(second)
-    same, basis = _same_answers(first, second, a, b)
+    same, basis = same_answers(first, second, a, b)
     sides = document_side(first, a, score_first), document_side(second, b, score_second)
     return DocumentPair(*sides, how, a.prompts == b.prompts, same, basis)
 
@@ -168,17 +169,27 @@ def _number(value: Any) -> float | None:
     return None
 
 
-def _same_answers(first: Document, second: Document, a: DocumentView, b: DocumentView) -> tuple[bool | None, Basis]:
-    """Are all answers equal, and what were they compared by?"""
+def same_answers(
+    first: Document, second: Document, a: DocumentView, b: DocumentView, *, tolerance: float = 0.0
+) -> tuple[bool | None, Basis]:
+    """Are all answers of a document in two runs equal, log-likelihoods up to ``tolerance`` (relative, or nats below 1),
+    and what were they compared by? ``a`` and ``b`` are the documents' views."""
     if "score" in (a.kind, b.kind):
         if a.kind != b.kind or not a.answers:
             return None, "likelihoods"
-        return [answer.value for answer in a.answers] == [answer.value for answer in b.answers], "likelihoods"
+        pairs = zip_longest(*([answer.value for answer in view.answers] for view in (a, b)))
+        return all(_close(one, other, tolerance) for one, other in pairs), "likelihoods"
     ids = token_ids(first), token_ids(second)
     if None not in ids:
         return ids[0] == ids[1], "token ids"
     texts = [[answer.text for answer in view.answers] for view in (a, b)]
     return (texts[0] == texts[1] if all(texts) else None), "text"
+
+
+def _close(first: float | None, second: float | None, tolerance: float) -> bool:
+    if first is None or second is None:
+        return first is second
+    return math.isclose(first, second, rel_tol=tolerance, abs_tol=tolerance)
 
 
 def token_ids(document: Document) -> list[list[int | None]] | None:

@@ -1,4 +1,4 @@
-"""``dare-bench leaderboard``: build a static site from runs, and serve it on this machine."""
+"""``dare-bench leaderboard``: build a static site from runs, serve it on this machine, and exchange runs for it."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from typing import Annotated
 import typer
 
 from dare_bench.cli.guard import echo_problem
-from dare_bench.cli.plain import echo, echo_error, echo_json
-from dare_bench.cli.runs import RUNS_HELP
+from dare_bench.cli.plain import echo, echo_checks, echo_error, echo_json
+from dare_bench.cli.runs import RUNS_HELP, open_one
 from dare_bench.errors import UsageError
 from dare_bench.runs.text import counted
 
-app = typer.Typer(help="Build a leaderboard site from runs, or serve it.", no_args_is_help=True)
+app = typer.Typer(help="Build a leaderboard site from runs, serve it, or exchange runs for it.", no_args_is_help=True)
 LINE_EVERY = 10.0
 """Seconds between lines of progress; faster work prints none."""
 Count = Callable[[int, int], None]
@@ -68,6 +68,65 @@ def serve(
             server.serve_forever()
         except KeyboardInterrupt:
             echo_error("stopped")
+
+
+@app.command()
+def submit(
+    run: Annotated[str, typer.Argument(metavar="RUN", help="The directory of a finished run.")],
+    out: Annotated[str, typer.Option("--out", "-o", help="Folder of the board's packs.")] = "submissions",
+    traces: Annotated[
+        bool, typer.Option("--traces/--no-traces", help="Include the unmasking traces, which have the tokens.")
+    ] = True,
+) -> None:
+    """Pack a run for a public board: results, samples and digests, without folders, addresses and keys.
+
+    Writes OUT/<run id> and prints it; nothing is sent. A pull request adds the folder to the board's repository.
+
+    Example: dare-bench leaderboard submit out/my-run -o board/submissions
+    """
+    from dare_bench.runs.pack import write_pack
+
+    pack = write_pack(open_one(run), Path(out), traces=traces)
+    size = sum(file.stat().st_size for file in pack.path.iterdir())
+    echo_error(f"{size:,} bytes; check it as the board does: dare-bench leaderboard verify {pack.path}")
+    echo(pack.path)
+
+
+@app.command()
+def verify(
+    pack: Annotated[str, typer.Argument(metavar="PACK", help="The folder that submit wrote.")],
+    model: Annotated[
+        str | None, typer.Option("--model", "-m", help="The checkpoint, to answer a few documents again.")
+    ] = None,
+    device: Annotated[str | None, typer.Option(help="Device on which they are answered.")] = None,
+    docs: Annotated[int, typer.Option(min=1, help="Number of these documents of each task, chosen at random.")] = 3,
+    data_dir: Annotated[str | None, typer.Option(help="Folder of the data sets (docs/data.md).")] = None,
+    include_path: Annotated[
+        list[str] | None, typer.Option(help="Folder of task files that you trust; those of the pack are not used.")
+    ] = None,
+    allow_partial: Annotated[
+        bool, typer.Option("--allow-partial", help="Accept limited runs and documents that failed.")
+    ] = False,
+    json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+) -> None:
+    """Check a pack: files, digests, completeness, data, and its scores from its answers.
+
+    Nothing of the pack is executed, except generated code, in the sandbox. Exit code 1 if a check fails.
+
+    Example: dare-bench leaderboard verify submissions/my-run --model tiny-llada
+    """
+    from dare_bench.engine.verify import verify as check
+
+    checks = check(
+        pack,
+        model=model,
+        device=device,
+        documents=docs,
+        data_dir=data_dir,
+        include_path=include_path,
+        allow_partial=allow_partial,
+    )
+    echo_checks(checks, json=json)
 
 
 @contextmanager

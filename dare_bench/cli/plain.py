@@ -13,11 +13,15 @@ from dataclasses import asdict
 from itertools import zip_longest
 from typing import TYPE_CHECKING, Any, TypeVar
 
+import typer
+
 from dare_bench.runs.text import visible, visible_json
 
 if TYPE_CHECKING:
     from rich.console import Console
     from rich.table import Table
+
+    from dare_bench.engine.soundness import Check
 
 Finding = TypeVar("Finding", bound=Any)
 PLAIN_WIDTH = 200
@@ -80,6 +84,16 @@ def echo_each(findings: Iterable[Finding], line: Callable[[Finding], str], *, js
     if json:
         echo_json([asdict(finding) for finding in known])
     return known
+
+
+def echo_checks(checks: Iterable[Check], *, json: bool) -> None:
+    """Print a line for each check as soon as it is done, or all as JSON; raises typer.Exit(1) if one failed."""
+    status = {True: "pass", False: "FAIL", None: "skip"}
+    lines = echo_each(
+        checks, lambda check: " ".join(f"{status[check.passed]}  {check.name}: {check.detail}".splitlines()), json=json
+    )
+    if any(check.passed is False for check in lines):
+        raise typer.Exit(1)
 
 
 def echo_error(text: object) -> None:

@@ -50,7 +50,7 @@ class RescoredValue:
 
     @property
     def same(self) -> bool:
-        return _same(self.recorded, self.again)
+        return same_value(self.recorded, self.again)
 
 
 @dataclass(frozen=True)
@@ -254,7 +254,7 @@ def _compared(run: Run, task: str, rows: Sequence[Mapping[str, Any]]) -> tuple[i
             targets[doc] = None
         for metric in dict.fromkeys([*before.get("metrics", ()), *now.get("metrics", ())]):
             old, new = before.get(metric), plain(now.get(metric))
-            if not _same(old, new):
+            if not same_value(old, new):
                 differing.append(RescoredValue(task, metric, filter_name, old, new, doc))
     note = f"{len(targets)} documents of {task!r} have a different target now; the first is {next(iter(targets), None)}"
     return len(documents), differing, [note] if targets else []
@@ -275,10 +275,10 @@ def _line(row: Mapping[str, Any]) -> tuple[str, str]:
     return str(row["doc_id"]), str(row.get("filter", "none"))
 
 
-def _same(first: Any, second: Any) -> bool:
+def same_value(first: Any, second: Any) -> bool:
     """Equal values; numbers, also inside lists, up to :data:`TOLERANCE`."""
     if isinstance(first, (int, float)) and isinstance(second, (int, float)):
         return math.isclose(first, second, rel_tol=TOLERANCE, abs_tol=TOLERANCE)
     if isinstance(first, list) and isinstance(second, list):
-        return len(first) == len(second) and all(map(_same, first, second))
+        return len(first) == len(second) and all(map(same_value, first, second))
     return json.dumps(first, sort_keys=True) == json.dumps(second, sort_keys=True)

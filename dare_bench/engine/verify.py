@@ -23,6 +23,7 @@ from dare_bench.engine.identity import adapter_content
 from dare_bench.engine.meters import Meter
 from dare_bench.engine.opener import Opener, split_adapter
 from dare_bench.engine.rescore import Rescored, rescore, same_value
+from dare_bench.engine.rundir import read_done
 from dare_bench.engine.soundness import Check, guarded
 from dare_bench.errors import DareError, RunError
 from dare_bench.runs.pack import AGAIN, open_pack, private_parts, refuse_secrets
@@ -108,6 +109,10 @@ def _digests(pack: Run) -> Outcome:
 
 def _complete(pack: Run, block: Block, allow_partial: bool) -> Outcome:
     """All documents of each task, or a part of them that the results state."""
+    done = read_done(pack.path)
+    totals = {task: entry.n_total for task, entry in block.tasks.items()}
+    if done is None or (done.status, done.totals) != (block.status, totals):
+        return False, f"done.json is not that of these results; {AGAIN}"
     partial = [f"the run is {pack.status}"] if pack.status != "complete" else []
     for task, entry in block.tasks.items():
         failed = {str(failure.doc_id) for failure in block.failures if failure.task == task}
@@ -115,7 +120,7 @@ def _complete(pack: Run, block: Block, allow_partial: bool) -> Outcome:
             return False, f"{task}: {lines} documents in the samples and failures, {entry.n_docs} in the results"
         if entry.n_total is not None and entry.n_docs < entry.n_total:
             partial.append(f"{task}: {entry.n_docs} of {entry.n_total} documents")
-    if partial and (pack.status == "running" or not allow_partial):
+    if partial and not allow_partial:
         return False, f"{listed(partial, 3)}; finish the run, or allow parts: --allow-partial"
     total = sum(entry.n_docs for entry in block.tasks.values())
     return True, "; ".join([counted(total, "document"), *partial])

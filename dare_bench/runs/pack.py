@@ -35,11 +35,10 @@ MAX_FILE = 95 << 20
 AGAIN = "make it with: dare-bench leaderboard submit RUN"
 _RUN_ID = re.compile(r"[A-Za-z0-9_][\w.+-]*", re.ASCII)
 _SETTINGS = (
-    "family", "dtype", "attention", "compile", "quantize", "engine", "harness", "num_fewshot", "decoding", "likelihood",
-    "limit", "samples", "seeds", "repeats", "apply_chat_template", "fewshot_as_multiturn", "system_instruction",
-    "unsafe_no_sandbox", "recipe",
+    "family", "dtype", "attention", "compile", "quantize", "engine", "num_fewshot", "likelihood", "apply_chat_template",
+    "fewshot_as_multiturn", "system_instruction", "unsafe_no_sandbox", "recipe",
 )  # fmt: skip
-"""Requested settings that are public as they are."""
+"""Requested settings that are public as they are. Others are in the results; the documents are in done.json."""
 _DONE = ("schema_version", "run_id", "status", "scope", "totals", "results_sha256", "finished")
 _VERSIONS = frozenset({*Environment.model_fields, "datasets", "tokenizers", "numpy"} - {"platform"})
 _OF_BLOCK = ("model", "failures", "events", "notes", "execution")
@@ -150,7 +149,8 @@ def public_files(run: Run) -> dict[str, dict[str, Any]]:
     public["config"] = {**public.get("config", {}), "model_args": arguments}
     asked = run.requested
     spec = {name: asked[name] for name in _SETTINGS if name in asked}
-    spec |= {"model": record["model"]["name"], "model_args": opened}
+    spec |= {"model": record["model"]["name"], "model_args": opened, "harness": block.harness.name}
+    spec |= {"decoding": block.decoding_requested, "seeds": block.seeds, "repeats": block.repeats}
     spec |= {name: [without_folders(word) for word in asked.get(name) or ()] for name in ("tasks", "include_path")}
     about = {"schema_version": SCHEMA_VERSION, "run_id": run.run_id, "created": run.created, "date": date, "spec": spec}
     done = read_json(run.path / DONE_FILE, RunError)

@@ -33,6 +33,7 @@ def verbs(place: Path, run: Path) -> dict[str, list[str]]:
         "regress": ["regress", str(run), "--baseline", baseline, "--junit", str(out / "j.xml")],
         "regress --update": ["regress", str(run), "--baseline", str(out / "baseline.json"), "--update"],
         "score": ["score", str(run)],
+        "leaderboard submit": ["leaderboard", "submit", str(run), "-o", str(out / "packs")],
         "export table": ["export", "table", str(run)],
         "export hub": ["export", "hub", str(run), "--allow-partial", "--dataset", DATASET, "-o", str(out / "hub")],
         "leaderboard": ["leaderboard", "build", str(run.parent), "-o", str(out / "site")],
@@ -114,3 +115,30 @@ def test_no_verb_trips_over_any_hostile_run(place: Path) -> None:
         if harm := HARMFUL.search(written(place)):
             problems.append(f"{name} | a file has {harm[0]!r}")
     assert not problems, f"{len(problems)} problems in {len(KINDS)} kinds of runs:\n" + "\n".join(problems)
+
+
+def remove(path: Path) -> None:
+    if path.is_dir() and not path.is_symlink():
+        shutil.rmtree(path)
+    else:
+        path.unlink(missing_ok=True)
+
+
+def test_no_kind_is_accepted_as_a_pack(place: Path) -> None:
+    """Each kind of change to a genuine pack fails a check; journal and lock are in no pack."""
+    problems = []
+    for name, kind in KINDS.items():
+        (place / "written").mkdir(exist_ok=True)
+        run = hostile_run(place, None)
+        assert call(["leaderboard", "submit", str(run), "-o", str(place / "written" / "packs")])[0] == 0
+        pack = Path(shutil.copytree(run / "journal", place / "written" / "packs" / run.name / "journal")).parent
+        (pack / ".lock").touch()
+        kind.change(pack)
+        remove(pack / "journal")
+        remove(pack / ".lock")
+        code, out, err = call(["leaderboard", "verify", str(pack), "--allow-partial"])
+        if (problem := wrong(name, "verify", code, out, err)) is not None:
+            problems.append(f"{name} | {problem}")
+        elif code == 0 and not any(part in name for part in ("journal", "lock")):
+            problems.append(f"{name} | is accepted: {out}")
+    assert not problems, f"{len(problems)} problems:\n" + "\n".join(problems)

@@ -22,7 +22,9 @@ from dare_bench import sandbox
 from dare_bench.engine.evaluate import evaluate
 from dare_bench.engine.rescore import Rescored, rescore
 from dare_bench.engine.rescored_run import write_rescored
+from dare_bench.engine.verify import verify
 from dare_bench.errors import IncompleteError, RunError, UnknownNameError, UsageError
+from dare_bench.runs.pack import write_pack
 from dare_bench.runs.reader import Run
 from dare_bench.runs.run_files import DONE_FILE, file_digest
 from dare_bench.runs.schema import UNSAFE_ALLOWED
@@ -98,6 +100,13 @@ def scored(run: Run, **fields: Any) -> Rescored:
     return rescore(run, include_path=[str(run.path.parents[1] / "tasks")], **fields)
 
 
+def refused(run: Run, **given: Any) -> list[str]:
+    """The checks that a pack of the run does not pass."""
+    folder = run.path.parents[1]
+    given = {"data_dir": str(folder / "data"), "include_path": [str(folder / "tasks")], "allow_partial": True, **given}
+    return [f"{c.name}: {c.detail}" for c in verify(write_pack(run, folder / "packs").path, **given) if not c.passed]
+
+
 def edit(run: Run, task: str, doc: int, change: Callable[[dict[str, Any]], Any], every: bool = True) -> None:
     """Change a document's lines by hand; only the first of them unless ``every``."""
     file = run.samples_file(task)
@@ -141,6 +150,7 @@ def test_a_run_scored_again_is_the_same_to_the_byte(tmp_path: Path, tasks: str, 
     assert all(
         getattr(again.block, name) == getattr(run.block, name) for name in ("ci", "extraction", "notes", "tasks")
     )
+    assert refused(run) == []
 
 
 def test_likelihoods_keep_whether_the_target_was_the_likeliest_text(tmp_path: Path) -> None:
@@ -168,7 +178,7 @@ def test_chat_prompts_are_rendered_by_the_recorded_template(tmp_path: Path) -> N
     fields = {"apply_chat_template": True, "num_fewshot": 2, "system_instruction": "Add."}
     run = made(tmp_path, "toy_add", model="tiny-llada", limit=2, decoding={"steps": 2, "gen_length": 8}, **fields)
     assert "<|start_header_id|>" in next(run.samples("toy_add"))["arguments"]["gen_args_0"]["arg_0"]
-    assert scored(run).same
+    assert scored(run).same and refused(run) == []
     assert run.results_file is not None
     whole = json.loads(run.results_file.read_text())
     whole["chat_template"] = whole["chat_template"].replace("<|start_header_id|>", "<|begin|>")
@@ -291,6 +301,7 @@ def test_failed_documents_stay_failed(tmp_path: Path, harness: str, tasks: str) 
     assert [(f["doc_id"], f["error"]) for f in done.harness.failures] == [(1, "too long")] * 2
     again = write_rescored(done, tmp_path / "again")
     assert again.status == "incomplete" and again.block is not None and len(again.block.failures) == 2
+    assert refused(run) == []
 
 
 def test_an_extended_run_is_scored_whole(tmp_path: Path) -> None:
@@ -299,6 +310,7 @@ def test_an_extended_run_is_scored_whole(tmp_path: Path) -> None:
     assert run.requested["limit"] == 3 and run.edited("toygen") is False
     done = scored(run)
     assert done.same and done.counted == 7 and done.spec.limit == 7
+    assert refused(run) == []
 
 
 def test_a_written_run_is_of_its_own(tmp_path: Path) -> None:
@@ -347,6 +359,7 @@ def test_code_runs_again_in_the_sandbox_alone(tmp_path: Path, monkeypatch: pytes
         "failed": 1,
         "passed": 1,
     }
+    assert refused(run, data_dir=str(BENCH)) == []
     edit(run, "humaneval", 1, lambda row: row.update(resps=[[rows[1]["canonical_solution"]]]))
     assert [(item.doc_id, item.recorded, item.again) for item in scored(run).documents] == [("1", 0.0, 1.0)]
     monkeypatch.setattr("dare_bench.sandbox.isolation", lambda: "none")
@@ -378,6 +391,7 @@ def test_opencompass_answers_and_texts_are_scored_again(tmp_path: Path, monkeypa
         files = run.samples_file(task), again.samples_file(task)
         assert files[0] is not None and files[1] is not None and files[0].read_bytes() == files[1].read_bytes()
     assert again.results["opencompass"] == run.results["opencompass"]
+    assert refused(run, data_dir=str(BENCH), include_path=None) == []
     edit(run, "gsm8k", 0, says("The answer is -1", "The answer is -1"))
     edit(run, "hellaswag", 0, lambda row: row["resps"].__setitem__(int(row["target"]), [["-0.001", "None"]]))
     differing = rescore(run).documents

@@ -167,6 +167,7 @@ def test_files_that_are_refused(pack: Path, change: Callable[[Path], None], reas
         (in_json(named("run.json"), {"spec/data_dir": "data"}), "public: run.json: spec.data_dir is not part of"),
         (in_json(named("run.json"), {"spec/engine_url": "http://x"}), "public: run.json: spec.engine_url is not part"),
         (in_json(results_of, {"dare_bench/model/path": "/home/a/b"}), "json: dare_bench.model.path is not part of"),
+        (in_json(named("run.json"), {"spec/seeds": [1, 2, 3, 4]}), "public: run.json: spec.seeds is not part"),
         (in_json(results_of, {"dare_bench/environment/host": "mine"}), "json: dare_bench.environment.host is not part"),
     ],
 )  # fmt: skip
@@ -196,7 +197,12 @@ FORGED = {
     ),
     "the size of the task": (
         in_json(results_of, {"dare_bench/tasks/dare_sudoku/n_total": 249}),
-        "data: dare_sudoku: the pack says that it has 249 documents in all, here it has 250",
+        "complete: done.json is not that of these results",
+    ),
+    "the size of the task in both": (
+        lambda pack: (in_json(results_of, {"dare_bench/tasks/dare_sudoku/n_total": 300})(pack),
+                      in_json(named("done.json"), {"totals/dare_sudoku": 300})(pack)),
+        "complete: dare_sudoku: 250 of 300 documents",
     ),
     "a prompt": (in_line(samples_of, {"arguments/gen_args_0/arg_0": "easy"}), "has a different prompt now"),
     "the number of documents": (

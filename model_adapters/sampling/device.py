@@ -181,13 +181,17 @@ class DeviceState:
         for row, memory in zip(self.rows, positions.memories, strict=True):
             row.memory = memory
 
-    def count(self, positions: Positions, decision: Decision) -> None:
-        """Count the forward, and note which blocks are finished."""
-        if any(sampler.strategy.edits for sampler in self.kinds):
-            self.post_steps_R += positions.full_R & self.going_R
+    def finished(self, positions: Positions, decision: Decision) -> Tensor:
+        """The rows whose block is finished with a decision, bool [R]."""
         done_R = self.kinds[0].strategy.finished(positions, decision)
         for i, sampler in enumerate(self.kinds[1:], 1):
             done_R = torch.where(self.kind_R == i, sampler.strategy.finished(positions, decision), done_R)
+        return done_R
+
+    def count(self, positions: Positions, done_R: Tensor) -> None:
+        """Count the forward, and note which blocks are finished."""
+        if any(sampler.strategy.edits for sampler in self.kinds):
+            self.post_steps_R += positions.full_R & self.going_R
         self.step_R += self.going_R
         self.forward_R += self.going_R
         self.going_R &= ~done_R

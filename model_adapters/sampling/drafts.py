@@ -31,7 +31,7 @@ IDLE = 184  # an H200 multiplies for as long as it reads the weights in bfloat16
 
 def refusal(sampler: Sampler) -> str | None:
     """Why no steps of a sampler can be drafted; None: they can."""
-    if sampler.strategy.edits or sampler.strategy.remembers:
+    if sampler.strategy.edits or sampler.strategy.remasks or sampler.strategy.remembers:
         return (
             f"strategy {sampler.strategy.name!r} writes over tokens or remembers what it did, which cannot be drafted"
         )
@@ -44,10 +44,9 @@ def refusal(sampler: Sampler) -> str | None:
 
 def affordable(rows: Sequence[RowState], device: torch.device) -> int:
     """The drafts of rows that share forwards: as many as all of them ask for; fewer, or none, where a forward is bound
-    by computing, or a row may end within a block that was not decoded from masks alone, or after a given forward."""
+    by computing, or where a row may end after a given forward."""
     wanted = min(row.sampler.draft_steps for row in rows)
-    given = any(row.given is not None and row.sampler.stopping.stop_in_block for row in rows)
-    if not wanted or given or any(row.end_forward is not None for row in rows):
+    if not wanted or any(row.end_forward is not None for row in rows):
         return 0
     tokens = sum(row.stop - row.begin if row.cache.used else len(row.canvas) for row in rows)
     return max(0, min(wanted, IDLE_TOKENS.get(device.type, IDLE) // tokens - 1))
@@ -62,6 +61,8 @@ class Drafts:
     eos_ids: Sequence[int]
     row_C: Tensor
     """Whose token it is."""
+    column_C: Tensor
+    """Its column; -1 in prompts."""
     stops_F: Tensor
     """May the row end inside a block, at an EOS?"""
     saved_F: Tensor
@@ -82,10 +83,14 @@ class Drafts:
         """The states of rows, on the host; each state has ``slots`` rows, the last ones null."""
         null, length_F = slots - len(rows), torch.tensor([len(row.canvas) for row in rows])
         row_C = torch.arange(len(rows)).repeat_interleave(length_F)
+        columns = [torch.arange(len(row.canvas)) for row in rows]
+        column_C = torch.cat([torch.where(at < len(row.prompt), -1, at) for at, row in zip(columns, rows, strict=True)])
+        missing = len(canvas_T) // states - len(row_C)
         return cls(
             states,
             eos_ids,
-            row_C=pad(row_C, (0, len(canvas_T) // states - len(row_C)), value=slots - 1),
+            row_C=pad(row_C, (0, missing), value=slots - 1),
+            column_C=pad(column_C, (0, missing), value=-1),
             stops_F=pad(torch.tensor([row.sampler.stopping.stop_in_block for row in rows]), (0, null)),
             saved_F=pad(torch.tensor([row.saved for row in rows]), (0, null)),
             last_F=torch.zeros(slots, dtype=torch.long),
@@ -119,7 +124,7 @@ class Drafts:
         """Find which drafts were right, and move all states of a row to the last one that was reached."""
         wrong_DC = self._by_state(device.canvas_T)[:-1] != self._by_state(self.draft_T)[1:]
         wrong_DF = torch.zeros_like(self._by_state(self.forward_R)[1:]).index_add_(1, self.row_C, wrong_DC.long()) > 0
-        going_DF = self._by_state(device.going_R) & ~(self._by_state(self._ended(device)) & self.stops_F)
+        going_DF = self._by_state(device.going_R) & ~(self._ended(device) & self.stops_F)
         right_DF = self._by_state(self.drafted_R)[1:] & going_DF[:-1] & ~wrong_DF
         last_F = right_DF.long().cumprod(0).sum(0)
         reached = [self._by_state(x)[last_F, torch.arange(len(last_F), device=last_F.device)] for x in _tables(device)]
@@ -138,13 +143,12 @@ class Drafts:
         return (self._by_state(near_R) & (state_D1 <= last_F)).any(0)
 
     def _ended(self, device: DeviceState) -> Tensor:
-        """Has the block an EOS? bool [R]."""
-        assert device.pack is not None
-        candidates = device.pack.candidates
-        token_N, is_end_N = device.canvas_T[candidates.place_N], torch.zeros_like(candidates.row_N)
+        """Has the block an EOS behind the prompt? bool [D, F]."""
+        is_end_DC = torch.zeros_like(self._by_state(device.canvas_T))
         for eos in self.eos_ids:
-            is_end_N += token_N == eos
-        return torch.zeros_like(self.forward_R).index_add_(0, candidates.row_N, is_end_N) > 0
+            is_end_DC += self._by_state(device.canvas_T) == eos
+        is_end_DC *= self.column_C >= self._by_state(device.begin_R)[0, self.row_C]
+        return torch.zeros_like(self._by_state(self.forward_R)).index_add_(1, self.row_C, is_end_DC) > 0
 
     def _draft(self, device: DeviceState, logits_NV: Tensor) -> None:
         """Decide again and again on the same logits, in the first state of each row; then give each of its states one
@@ -164,8 +168,9 @@ class Drafts:
             decision = joined(groups, [group.select(group.propose()) for group in groups], positions)
             if device.ties is not None:
                 device.ties.note_ends(positions, decision)
+            done_R = device.finished(positions, decision)
             device.write(positions, decision)
-            device.count(positions, decision)
+            device.count(positions, done_R)
             states.append(self._states(device))
         self._place(device, [torch.stack(x) for x in zip(*states, strict=True)])
         self.draft_T.copy_(device.canvas_T)

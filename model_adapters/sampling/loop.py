@@ -68,10 +68,11 @@ def step(device: DeviceState, network: Any) -> Result:
     offers = [group.propose() for group in groups]
     decisions = [group.select(offer) for group, offer in zip(groups, offers, strict=True)]
     decision = joined(groups, decisions, positions)
+    done_R = device.finished(positions, decision)
     for observer in device.observers:
         observer.observe(groups, offers, decisions)
     device.write(positions, decision)
-    device.count(positions, decision)
+    device.count(positions, done_R)
     if device.drafts is not None:
         device.drafts.advance(device, logits_NV)
     return positions, decision
@@ -116,8 +117,6 @@ class _Loop:
                 positions, decision = step(batch.device, self.network)
             else:
                 positions, decision = self.frames.step(step, batch.device, self.network)
-            batch.observe(positions, decision)
-            finished = batch.look()
         except BaseException as error:
             batch.abandon()
             if not out_of_memory(error):
@@ -128,6 +127,8 @@ class _Loop:
                 f"one row of {len(self.active[0].canvas)} tokens does not fit into memory on {self.device}; "
                 "use a shorter gen_length, a smaller dtype or another device"
             ) from error
+        batch.observe(positions, decision)  # from here on the forward is made, and is not made again
+        finished = batch.look()
         forwards = sum(row.sampler.passes_per_forward for row in self.active)
         self.stats.count(forwards, batch.tokens_done, self.slots * forwards // len(self.active))
         return finished

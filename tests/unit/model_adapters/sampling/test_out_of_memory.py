@@ -7,6 +7,8 @@ import pytest
 import torch
 
 from dare_bench.model_adapters.sampling import loop
+from dare_bench.model_adapters.sampling.device import DeviceState
+from dare_bench.model_adapters.sampling.recorder import Recorder
 from dare_bench.types import LoopStats, Request
 
 PROMPTS = [[5, 6, 7], [8, 9, 10, 11], [12, 13]]
@@ -48,3 +50,27 @@ def test_a_decision_that_fails_is_made_again(family, fields, monkeypatch):
 
     monkeypatch.setattr(loop, "joined", fails_behind_the_second)
     assert answers(family, fields) == (*expected, 1)
+
+
+@pytest.mark.parametrize(("family", "fields"), [WAYS[0], WAYS[3]])
+def test_ends_of_blocks_are_known_before_tokens_are_written(family, fields, monkeypatch):
+    *expected, _ = answers(family, fields)
+    finished, calls = DeviceState.finished, []
+
+    def fails_once(*given):
+        calls.append(given)
+        if len(calls) == 2:
+            raise torch.OutOfMemoryError("out of memory")
+        return finished(*given)
+
+    monkeypatch.setattr(DeviceState, "finished", fails_once)
+    assert answers(family, fields) == (*expected, 1)
+
+
+def test_a_forward_that_is_written_is_not_made_again(monkeypatch):
+    def fails(*_):
+        raise torch.OutOfMemoryError("out of memory")
+
+    monkeypatch.setattr(Recorder, "observe", fails)
+    with pytest.raises(torch.OutOfMemoryError):
+        answers(*WAYS[0])

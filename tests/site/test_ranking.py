@@ -141,3 +141,19 @@ def test_a_part_of_a_mean_without_an_interval_may_be_anywhere(tmp_path: Path) ->
     assert [(rows[name].rank, rows[name].last) for name in ("top", "high", "low")] == [(1, 2), (1, 3), (2, 3)]
     built = rows["low"].mean_interval
     assert built is not None and built.lo is not None and built.lo == pytest.approx(0.1 - 0.1 / 3, abs=0.01)
+
+
+def test_the_bands_by_one_column_are_those_of_a_board_that_ranks_by_it(tmp_path: Path) -> None:
+    """By the intervals alone: with rows of all badges, and rows that lack the column."""
+    for at in range(12):
+        tasks = {"a": 0.1 + 0.07 * at, **({"b": 0.9 - 0.06 * at} if at % 3 else {})}
+        limit = 40 if at == 5 else None
+        make_run(tmp_path, f"r{at}", model=f"m{at}", content=f"c{at}", tasks=tasks, n_docs=40, limit=limit)
+    rows = rows_of(tmp_path, rank_by="mean")
+    for at, task in enumerate(("a", "b")):
+        bands = {row.main.run_id: band for row, band in zip(rows, board_ranking.column_bands(rows, at), strict=True)}
+        alone = {
+            row.main.run_id: None if row.rank is None else (row.rank, row.last)
+            for row in rows_of(tmp_path, rank_by=task)
+        }
+        assert bands == alone and len({band for band in bands.values() if band}) > 3

@@ -135,7 +135,7 @@
   // from 0 to 100 beside shares, come from the board's data.
   const own = heads.findIndex(({ head }) => "ranks" in head.dataset);
   const node = (row, column) => board.cell(row, column).node();
-  let ranking = own;
+  let ranking = own, withBars = own;
 
   function rank() {
     const [sorted] = board.order();
@@ -157,9 +157,10 @@
       const place = node(number, 0);
       place.textContent = band ? [...new Set(band)].join("–") : "–";
       place.parentNode.classList.toggle("off", !band);
-      heads.forEach((head, column) => { if (head.score) node(number, column).querySelector(".bar")?.remove(); });
+      if (withBars >= 0) node(number, withBars).querySelector(".bar")?.remove();
       if (at >= 0 && score?.is_share && score.lo != null) drawInterval(node(number, at), score);
     });
+    withBars = at;
   }
 
   function drawInterval(cell, { value, lo, hi }) {

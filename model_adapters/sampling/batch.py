@@ -40,11 +40,11 @@ class ActiveRows:
         sizes: Sizes | None = None,
         drafts: int = 0,
     ) -> None:
-        self.rows, self.cache = sorted(rows, key=lambda row: len(row.canvas)), cache
-        rows = self.rows
+        self.rows = rows = sorted(rows, key=lambda row: len(row.canvas))
         samplers = [row.sampler for row in rows]
         kinds = list({sampler.decision: sampler for sampler in samplers}.values())
-        self.at, self.lengths, self.states = device, [len(row.canvas) for row in rows], 1 + drafts
+        self.at, self.cache, self.states = device, cache, 1 + drafts
+        self.lengths = [len(row.canvas) for row in rows]
         self.replayed = any(sampler.replays for sampler in samplers)
         self.inputs = samplers[0].inputs
         fixed = all(kind.strategy.static and kind.logits_rule is None for kind in kinds)
@@ -199,9 +199,7 @@ class ActiveRows:
     def ended(self) -> list[int]:
         """The rows that end here, whether their blocks are finished or not; the host looks after each forward of these
         rows."""
-        forwards = [row.forward for row in self.rows]
-        if self.read is not None:
-            forwards = self.read["forward_R"].tolist()
+        forwards = [row.forward for row in self.rows] if self.read is None else self.read["forward_R"].tolist()
         rows = enumerate(zip(self.rows, forwards, strict=False))  # then null rows
         return [i for i, (row, forward) in rows if row.end_forward is not None and forward >= row.end_forward]
 

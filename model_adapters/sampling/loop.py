@@ -123,10 +123,8 @@ class _Loop:
                 raise
             if len(self.active) > 1 or batch.states > 1:
                 return None
-            raise MemoryLimitError(
-                f"one row of {len(self.active[0].canvas)} tokens does not fit into memory on {self.device}; "
-                "use a shorter gen_length, a smaller dtype or another device"
-            ) from error
+            row = f"one row of {len(self.active[0].canvas)} tokens does not fit into memory on {self.device}"
+            raise MemoryLimitError(f"{row}; use a shorter gen_length, a smaller dtype or another device") from error
         batch.observe(positions, decision)  # from here on the forward is made, and is not made again
         finished = batch.look()
         forwards = sum(row.sampler.passes_per_forward for row in self.active)
@@ -196,6 +194,5 @@ class _Loop:
         self.stats.halvings.append({"rows": count, "now": self.slots})
         if self.cache is not None:
             self.cache.release([row for row in parked if row.cache.shared and not row.dropped])
-        if torch.cuda.is_available():
-            torch.cuda.empty_cache()
+        torch.cuda.empty_cache()  # nothing without CUDA
         self.source, self.waiting, self.batch = chain(parked, self.waiting, self.source), [], None

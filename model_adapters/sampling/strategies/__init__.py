@@ -120,12 +120,10 @@ class Strategy(BaseModel):
     def select(self, offer: Offer, positions: Positions) -> Decision:
         """The positions to write."""
         ranked = rank(offer.score_N, positions)
-        count_R = self.count(ranked, positions)
+        count_R: Any = self.count(ranked, positions)
         if not isinstance(count_R, Tensor):
-            raise DecodingError(
-                f"strategy {self.name!r}: count returned a {type(count_R).__name__}; expected the counts alone, "
-                "int64 [R] (margins are no longer returned)"
-            )
+            got = f"count returned a {type(count_R).__name__}"
+            raise DecodingError(f"strategy {self.name!r}: {got}; expected the counts alone, int64 [R]")
         return offer.write(positions, ranked.rank_N < count_R[positions.row_N])
 
     def finished(self, positions: Positions, decision: Decision) -> Tensor:

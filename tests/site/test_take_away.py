@@ -50,7 +50,7 @@ def markdown_rows(text: str) -> list[list[str]]:
 
 
 def test_the_board_page_leads_to_its_files(site: Path) -> None:
-    links = Page(site / "index.html").links
+    links = Page(site / "table.html").links
     assert {f"data/board{suffix}" for suffix in (".csv", ".json", *SUFFIXES)} <= set(links)
 
 

@@ -183,6 +183,9 @@ class DeviceState:
 
     def finished(self, positions: Positions, decision: Decision) -> Tensor:
         """The rows whose block is finished with a decision, bool [R]."""
+        if any(sampler.strategy.edits for sampler in self.kinds):  # this forward counts
+            post_steps_R = self.post_steps_R + (positions.full_R & self.going_R)
+            positions = replace(positions, post_steps_R=post_steps_R)
         done_R = self.kinds[0].strategy.finished(positions, decision)
         for i, sampler in enumerate(self.kinds[1:], 1):
             done_R = torch.where(self.kind_R == i, sampler.strategy.finished(positions, decision), done_R)

@@ -68,7 +68,7 @@ def paper_table(view: BoardView) -> ScoreTable:
                 ExportCell(cell.score, _marks(cell, question)) if cell is not None else None
                 for cell, question in zip(row.cells, questions, strict=True)
             ],
-            rank_text(row),
+            row.band,
         )
         for row, own in zip(view.rows, parts, strict=True)
     ]
@@ -144,13 +144,6 @@ def _marks_of_one(cell: RunScore, question: DatedScore | None) -> Iterator[Mark]
         yield "approximate"
     if entry.results_edited or entry.programs or entry.edited:
         yield "doubtful"
-
-
-def rank_text(row: BoardRow) -> str:
-    """A row's band of ranks: "1", "2–5"; empty if it is not ranked."""
-    if row.rank is None:
-        return ""
-    return str(row.rank) if row.last == row.rank else f"{row.rank}–{row.last}"
 
 
 def newest(view: BoardView) -> str:

@@ -83,8 +83,8 @@ class Drafts:
         """The states of rows, on the host; each state has ``slots`` rows, the last ones null."""
         null, length_F = slots - len(rows), torch.tensor([len(row.canvas) for row in rows])
         row_C = torch.arange(len(rows)).repeat_interleave(length_F)
-        begins = [(len(row.prompt), len(row.canvas)) for row in rows]
-        column_C = torch.tensor([column for p, length in begins for column in (*[-1] * p, *range(p, length))])
+        column_C = torch.cat([torch.arange(len(row.canvas)) for row in rows])
+        column_C[column_C < torch.tensor([len(row.prompt) for row in rows])[row_C]] = -1
         missing = len(canvas_T) // states - len(row_C)
         return cls(
             states,

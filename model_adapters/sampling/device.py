@@ -144,6 +144,8 @@ class DeviceState:
             memories=[deepcopy(row.memory) for row in self.rows],
             score_N=None if self.score_T is None else self.score_T[c.place_N],
         )
+        if any(sampler.strategy.edits for sampler in self.kinds):
+            positions = replace(positions, post_steps_R=self.post_steps_R + (positions.full_R & self.going_R))
         if self.static:
             return replace(positions, live_N=live_N), None
         at_N = live_N.nonzero()[:, 0]
@@ -183,9 +185,6 @@ class DeviceState:
 
     def finished(self, positions: Positions, decision: Decision) -> Tensor:
         """The rows whose block is finished with a decision, bool [R]."""
-        if any(sampler.strategy.edits for sampler in self.kinds):  # this forward counts
-            post_steps_R = self.post_steps_R + (positions.full_R & self.going_R)
-            positions = replace(positions, post_steps_R=post_steps_R)
         done_R = self.kinds[0].strategy.finished(positions, decision)
         for i, sampler in enumerate(self.kinds[1:], 1):
             done_R = torch.where(self.kind_R == i, sampler.strategy.finished(positions, decision), done_R)
@@ -193,8 +192,8 @@ class DeviceState:
 
     def count(self, positions: Positions, done_R: Tensor) -> None:
         """Count the forward, and note which blocks are finished."""
-        if any(sampler.strategy.edits for sampler in self.kinds):
-            self.post_steps_R += positions.full_R & self.going_R
+        if positions.post_steps_R is not self.post_steps_R:
+            self.post_steps_R.copy_(positions.post_steps_R)
         self.step_R += self.going_R
         self.forward_R += self.going_R
         self.going_R &= ~done_R

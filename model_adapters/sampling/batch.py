@@ -62,6 +62,7 @@ class ActiveRows:
         self.seen: Sequence[Tensor] = [row.canvas for row in rows]
         """The canvases when the host has last looked."""
         self.followed = any(row.cache.follows_canvas for row in rows)
+        self.may_end = any(row.end_forward is not None for row in rows)
         self.look_in = 0  # forwards until the host looks; 0: to be computed
         self.read: dict[str, Tensor] | None = None
         """What the host has read of the device since the last forward."""
@@ -199,6 +200,8 @@ class ActiveRows:
     def ended(self) -> list[int]:
         """The rows that end here, whether their blocks are finished or not; the host looks after each forward of these
         rows."""
+        if not self.may_end:
+            return []
         forwards = [row.forward for row in self.rows] if self.read is None else self.read["forward_R"].tolist()
         rows = enumerate(zip(self.rows, forwards, strict=False))  # then null rows
         return [i for i, (row, forward) in rows if row.end_forward is not None and forward >= row.end_forward]

@@ -94,6 +94,11 @@ class DeviceState:
         """What is given each offer and decision before it is written."""
         return [observer for observer in (self.ties, self.inputs) if observer is not None]
 
+    @property
+    def remembers(self) -> bool:
+        """Has a strategy a state of its own for each row's block?"""
+        return any(sampler.strategy.remembers for sampler in self.kinds)
+
     def forward(self, network: Any) -> tuple[Tensor, Positions]:
         """The logits that predict the open positions, [N, V], and the positions."""
         pack = self.pack
@@ -120,16 +125,27 @@ class DeviceState:
         masked_N = current_N == self.mask_id
         open_N = masked_N if c.editable_N is None else masked_N | c.editable_N
         live_N = open_N & self.going_R[c.row_N]
+        of_N = {
+            "row_N": c.row_N,
+            "column_N": c.column_N,
+            "position_N": c.position_N,
+            "place_N": c.place_N,
+            "slot_N": c.slot_N,
+            "current_N": current_N,
+            "masked_N": masked_N,
+        }
+        if self.score_T is not None:
+            of_N["score_N"] = self.score_T[c.place_N]
+        at_N = None
+        if self.static:
+            of_N["live_N"] = live_N
+        else:
+            at_N = live_N.nonzero()[:, 0]
+            of_N = {name: x_N[at_N] for name, x_N in of_N.items()}
         step_R = self.step_R.clamp(max=self.schedule_RS.shape[1] - 1)
         positions = Positions(
-            row_N=c.row_N,
-            column_N=c.column_N,
-            position_N=c.position_N,
-            place_N=c.place_N,
-            slot_N=c.slot_N,
+            **of_N,
             width=c.width,
-            current_N=current_N,
-            masked_N=masked_N,
             mask_id=self.mask_id,
             key_R=self.key_R,
             step_R=self.step_R,
@@ -141,15 +157,11 @@ class DeviceState:
             post_steps_R=self.post_steps_R,
             masks_outside_R=self.pack.masks_outside_R,
             lengths=[len(row.canvas) for row in self.rows],
-            memories=[deepcopy(row.memory) for row in self.rows],
-            score_N=None if self.score_T is None else self.score_T[c.place_N],
+            memories=[deepcopy(row.memory) for row in self.rows] if self.remembers else (),
         )
         if any(sampler.strategy.edits for sampler in self.kinds):
             positions = replace(positions, post_steps_R=self.post_steps_R + (positions.full_R & self.going_R))
-        if self.static:
-            return replace(positions, live_N=live_N), None
-        at_N = live_N.nonzero()[:, 0]
-        return positions.only(at_N), at_N
+        return positions, at_N
 
     def groups(self, logits_NV: Tensor, positions: Positions, c: Candidates | None = None) -> list[DecisionGroup]:
         """The open positions, of the candidates ``c`` or all, by what decides them."""
@@ -180,7 +192,7 @@ class DeviceState:
             new_N = decision.written_N & positions.masked_N
             self.score_T[place_N] = torch.where(new_N, decision.score_N.double(), self.score_T[place_N])
         self.canvas_T[place_N] = decision.after_N
-        for row, memory in zip(self.rows, positions.memories, strict=True):
+        for row, memory in zip(self.rows, positions.memories, strict=False):  # none unless a strategy remembers
             row.memory = memory
 
     def finished(self, positions: Positions, decision: Decision) -> Tensor:
@@ -201,12 +213,11 @@ class DeviceState:
     def read(self, tokens: int) -> dict[str, Tensor]:
         """What the host reads, by name, in one copy: of the first state of rows, whose canvases have so many tokens. A
         copy in any case, since a frame's tensors serve other rows later."""
-        names = ("finite", "going_R", "step_R", "forward_R", "post_steps_R", "canvas_T")
-        tables = {name: getattr(self, name).reshape(-1) for name in names}
-        tables["canvas_T"] = self.canvas_T[:tokens]
+        tables = {name: getattr(self, name) for name in ("going_R", "step_R", "forward_R", "post_steps_R")}
+        tables |= {"finite": self.finite[None], "canvas_T": self.canvas_T[:tokens]}
         if self.drafts is not None:
             tables["saved_F"] = self.drafts.saved_F
         if self.ties is not None:
             tables["near_R"] = self.ties.near_R
-        read = torch.cat([x.long() for x in tables.values()]).cpu()
+        read = torch.cat(list(tables.values())).cpu()
         return dict(zip(tables, read.split([len(x) for x in tables.values()]), strict=True))

@@ -97,7 +97,7 @@ def roofline(device: str, quick: bool) -> Lines:
     from dare_bench.costs.checkpoint import find
     from dare_bench.costs.trace import answering
 
-    network, is_gpu = find("GSAI-ML/LLaDA-8B-Instruct")[1], device.startswith("cuda")
+    network, is_gpu = find("GSAI-ML/LLaDA-8B-Instruct"), device.startswith("cuda")
     sizes = {"width": 64, "heads": 4, "kv_heads": 4, "head_dim": 16, "ff_width": 96, "vocab": 256} if quick else {}
     network = replace(network, arch=replace(network.arch, layers=2, tied_head=True, **sizes))  # saves memory
     dtype = torch.bfloat16 if is_gpu else torch.float32

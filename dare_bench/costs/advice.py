@@ -70,25 +70,16 @@ def advice(step: StepEstimate) -> str:
 
 def least_changes(step: StepEstimate) -> dict[str, Any] | None:
     """The smallest change of the settings with which the training fits; None if none is known. First those that leave
-    the result as it is, then few changes."""
-    switches: list[dict[str, Any]] = [{"gradient_checkpointing": True}, {"bf16": True}, {"peft": "lora"}]
-    switches[1:1] = [{"fsdp": True}] if step.processes > 1 else []
-    unused = [switch for switch in switches if not getattr(step.spec, *switch)]
-    several = [some for count in range(len(unused) + 1) for some in combinations(unused, count)]
-    chosen = [({k: v for switch in some for k, v in switch.items()}, limit) for some in several for limit in (0, 1)]
-    for changes, limited in sorted(chosen, key=lambda c: (len(c[0].keys() & {"bf16", "peft"}), len(c[0]) + c[1], c[1])):
-        changed = step.changed(changes)
-        if limited and (most := _largest_micro_batch(changed)) is not None:
-            return {**changes, "micro_batch_size": most}
-        if not limited and changed.fits:
+    the result as it is, then few changes. A micro-batch is the largest of all masked copies halved again and again."""
+    values = {"gradient_checkpointing": True, "fsdp": True, "bf16": True, "peft": "lora", "micro_batch_size": 1}
+    unused = [(name, value) for name, value in values.items() if getattr(step.spec, name) != value]
+    several = (dict(some) for count in range(len(unused) + 1) for some in combinations(unused, count))
+    for changes in sorted(several, key=lambda some: (len(some.keys() & {"bf16", "peft"}), len(some))):
+        if ("fsdp" in changes and step.processes == 1) or not step.changed(changes).fits:
+            continue
+        if "micro_batch_size" not in changes:
             return changes
+        copies = len(step.rehearsal.copies)
+        halved = ({**changes, "micro_batch_size": copies >> n} for n in range(1, copies.bit_length()))
+        return next(smaller for smaller in halved if step.changed(smaller).fits)
     return None
-
-
-def _largest_micro_batch(step: StepEstimate) -> int | None:
-    """The largest number of masked copies in a forward, all of them halved again and again, with which the training
-    fits; None: not even one does."""
-    smaller = [len(step.rehearsal.copies) // 2**n for n in range(1, len(step.rehearsal.copies).bit_length())]
-    if not smaller or not step.changed({"micro_batch_size": 1}).fits:
-        return None
-    return next(most for most in smaller if step.changed({"micro_batch_size": most}).fits)

@@ -14,13 +14,14 @@ from dare_bench.registry import registry
 from dare_bench.types import OpeningSettings
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Network:
-    """A network of a ``family`` by its class and its architecture."""
+    """The network of a ``model`` that was opened without its weights, with an architecture, which may be another.
+    ``dtype``: of the published weights."""
 
-    family: Any
-    kind: Any
+    model: Any
     arch: Any
+    dtype: str = "bfloat16"
 
     def shapes(self, layers: int, dtype: Any, adapter: Any = None) -> Any:
         """Its first layers without weights, on the meta device, with a new adapter if one is given."""
@@ -28,7 +29,7 @@ class Network:
         if moe is not None:  # which experts a block may choose depends on its values, and hardly costs time
             moe = replace(moe, layers=moe.layers[:layers], pool=0)
         arch = replace(arch, layers=layers, moe=moe, by_layer=arch.by_layer[:layers])
-        return self.family.shapes(self.kind, arch, dtype, adapter)
+        return self.model.family.shapes(type(self.model.network), arch, dtype, adapter)
 
     @property
     def depths(self) -> tuple[int, ...]:
@@ -39,36 +40,31 @@ class Network:
         return (self.arch.layers,) if self.arch.by_layer or self.arch.layers <= few[1] else few
 
 
-def find(model: str, family: str | None = None) -> tuple[Any, Network, str]:
-    """A checkpoint of this machine, opened without its weights, or one of a recipe; its network, and the dtype of its
-    published weights. Nothing is downloaded. Raises CheckpointError: nothing is known of it, or of its network."""
+def find(model: str, family: str | None = None) -> Network:
+    """A checkpoint of this machine, or one of a recipe. Nothing is downloaded. Raises CheckpointError: nothing is known
+    of it, or of its network."""
     if (folder := here(model)) is not None:
-        opener, config = family_of(folder, family).load(), read_config(folder)
-        _check(opener, model)
-        opened = opener.open(folder, OpeningSettings(device="cpu"), weights=False)
-        return opened, _network_of(opened), str(config.get("torch_dtype") or config.get("dtype") or "bfloat16")
+        config = read_config(folder)
+        opened = _opener(family_of(folder, family), model).open(folder, OpeningSettings(device="cpu"), weights=False)
+        return Network(opened, opened.network.arch, str(config.get("torch_dtype") or config.get("dtype") or "bfloat16"))
     files = {file.model: file for file in map(recipes.load, registry().names("recipe"))}
     if model not in files:
         raise CheckpointError(
             f"nothing to estimate from: the checkpoint {model!r} is not on this machine, and no recipe has it"
             f"{suggestion(model, files)}; give its folder, or a hub id of dare-bench ls recipes"
         )
-    return *published(files[model], family), "bfloat16"
+    return published(files[model], family)
 
 
-def published(file: RecipeFile, family: str | None = None) -> tuple[Any, Network]:
-    """A recipe's checkpoint by its config alone, and its network. No number of tokens or forwards depends on its
-    special ids and context limit, which are made up. Raises CheckpointError."""
-    opener: Any = registry().get("family", family or file.family).load()
-    _check(opener, file.model)
-    opened = opener.described(file.config)
-    return opened, _network_of(opened)
+def published(file: RecipeFile, family: str | None = None) -> Network:
+    """A recipe's checkpoint by its config alone. No number of tokens or forwards depends on its special ids and context
+    limit, which are made up. Raises CheckpointError."""
+    opened = _opener(registry().get("family", family or file.family), file.model).described(file.config)
+    return Network(opened, opened.network.arch)
 
 
-def _check(opener: Any, model: str) -> None:
+def _opener(family: Any, model: str) -> Any:
+    opener = family.load()
     if not hasattr(opener, "shapes"):
         raise CheckpointError(f"{model}: nothing to estimate from: the network of {opener.name} is not one of ours")
-
-
-def _network_of(opened: Any) -> Network:
-    return Network(opened.family, type(opened.network), opened.network.arch)
+    return opener

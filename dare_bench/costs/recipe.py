@@ -31,6 +31,10 @@ class Pass:
     context: float
     logits: float
 
+    def sizes(self, logits: int = 1) -> tuple[int, int, int]:
+        """Whole numbers of tokens, of those that they attend to, and of positions with ``logits`` times as many."""
+        return ceil(self.tokens), ceil(self.context), ceil(logits * self.logits)
+
 
 @dataclass(frozen=True)
 class GpuCost:
@@ -77,7 +81,8 @@ def estimate(recipe: Recipe, overrides: Mapping[str, Any] | None = None, gpu: st
     device, run, test_set = gpu_named(gpu), recipe.entry.run, recipe.entry.published.test_set
     fields = merged(recipe.fields(), {name: value for name, value in (overrides or {}).items() if value is not None})
     assert run is not None  # otherwise ``fields`` raises
-    model, network = published(recipe.file, fields["family"])
+    network = published(recipe.file, fields["family"])
+    model = network.model
     documents = _documents(recipe.name, test_set, fields)
     prompt, note = _prompt(run.shots if fields.get("num_fewshot") is None else fields["num_fewshot"], test_set)
     notes = [note, f"{device.text}, {ROWS} rows to a forward pass; loading and scoring take no time"]
@@ -143,7 +148,7 @@ def _cost(passes: Sequence[Pass], network: Network, gpu: Gpu, requests: int) -> 
 
     operations = seconds = 0.0
     for part in passes:
-        one = answering(network, torch.bfloat16, ROWS, ceil(part.tokens), ceil(part.context), ceil(part.logits))
+        one = answering(network, torch.bfloat16, ROWS, *part.sizes())
         times = requests * part.count / ROWS
         seconds, operations = seconds + times * gpu.seconds(one.flop, one.moved), operations + times * one.flop
     return GpuCost(round(requests * sum(part.count for part in passes)), operations / 1e15, seconds / 3600)

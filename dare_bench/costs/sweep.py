@@ -106,7 +106,7 @@ def _evaluation(fields: dict[str, Any]) -> NodeCost:
     """Forwards of the requests of a checkpoint that is on this machine, or forwards and time by a recipe."""
     runs, forwards, hours = plan(fields), 0, 0.0
     if here(str(fields["model"])) is not None:
-        opened = find(str(fields["model"]), fields.get("family"))[0]
+        opened = find(str(fields["model"]), fields.get("family")).model
         forwards = sum(most_forwards(opened, run.fields) for run in runs)
         return NodeCost(f"at most {forwards:,} forwards (dare-bench eval --dry-run times some)")
     for run in runs:

@@ -9,7 +9,8 @@ from __future__ import annotations
 
 import weakref
 from collections.abc import Callable
-from dataclasses import dataclass, fields, replace
+from dataclasses import astuple, dataclass, replace
+from functools import cache
 from types import SimpleNamespace
 from typing import Any
 
@@ -39,13 +40,11 @@ _FLOP: dict[Any, Callable[..., Any]] = {
 @dataclass(frozen=True)
 class Trace:
     """``flop``: operations of matrix products and attention; ``moved``: bytes that these read and write; ``peak``:
-    largest number of bytes in use besides the weights; ``weights``, ``trained``: numbers of parameters."""
+    largest number of bytes in use besides the weights."""
 
     flop: float
     moved: float
     peak: float
-    weights: float
-    trained: float
 
 
 class TraceMeter(TorchDispatchMode):
@@ -78,8 +77,19 @@ class TraceMeter(TorchDispatchMode):
         return out
 
 
+@cache
+def parameters(network: Network, adapter: AdapterSettings | None) -> tuple[int, int]:
+    """Numbers of parameters: of the checkpoint, and those that are trained."""
+    every = list(network.shapes(network.arch.layers, torch.bfloat16, adapter).parameters())
+    trained = sum(weight.numel() for weight in every if weight.requires_grad)
+    return sum(weight.numel() for weight in every) - (trained if adapter else 0), trained
+
+
 def traced(
-    network: Network, dtype: torch.dtype, adapter: AdapterSettings | None, run: Callable[[Any], Any] = lambda _: None
+    network: Network,
+    dtype: torch.dtype,
+    adapter: AdapterSettings | None,
+    run: Callable[[Any], Callable[[], Any] | None],
 ) -> Trace:
     """Trace ``run`` of the network; where it returns what is done again and again, one such time is counted."""
 
@@ -91,17 +101,15 @@ def traced(
             if (again := run(shapes)) is not None:
                 meter.flop = meter.moved = 0.0
                 again()
-        every = list(shapes.parameters())
-        trained = sum(weight.numel() for weight in every if weight.requires_grad)
-        return Trace(meter.flop, meter.moved, meter.peak - before, sum(w.numel() for w in every), trained)
+        return Trace(meter.flop, meter.moved, meter.peak - before)
 
     depths = network.depths
-    few, more = at(depths[0]), at(depths[-1])
     layers = network.arch.layers - depths[0]  # depths are one layer apart, or one and the same
-    pairs = ((getattr(few, field.name), getattr(more, field.name)) for field in fields(Trace))
-    return Trace(*(a + layers * (b - a) for a, b in pairs))
+    pairs = zip(astuple(at(depths[0])), astuple(at(depths[-1])), strict=True)
+    return Trace(*(few + layers * (more - few) for few, more in pairs))
 
 
+@cache
 def answering(
     network: Network, dtype: torch.dtype, rows: int, tokens: int, context: int, logits: int, autocast: bool = False
 ) -> Trace:

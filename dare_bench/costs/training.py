@@ -7,7 +7,7 @@ moments of each trained number.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from math import ceil
@@ -20,7 +20,7 @@ from dare_bench.costs.checkpoint import Network, find
 from dare_bench.costs.gpus import Gpu, gpu_named
 from dare_bench.costs.recipe import decoding
 from dare_bench.costs.rehearsal import Rehearsal, SampledRows, rehearse, rows_of
-from dare_bench.costs.trace import answering, traced, training
+from dare_bench.costs.trace import Trace, answering, parameters, training
 from dare_bench.errors import UsageError, unknown
 from dare_bench.loading import here, refuse_untrainable
 from dare_bench.protocols import AdapterSettings
@@ -47,22 +47,26 @@ class Phase:
     peak: float
 
 
+def _phase(rows: float, passes: float, parts: Sequence[tuple[Trace, float]], shared: int = 1) -> Phase:
+    """A phase whose forwards are of some kinds, each with its share of them; ``shared`` devices compute them together."""
+    flop, moved = (passes / shared * sum(getattr(one, of) * n for one, n in parts) for of in ("flop", "moved"))
+    return Phase(rows, passes, flop, moved, max(one.peak for one, _ in parts) / shared)
+
+
 @dataclass(frozen=True)
 class StepEstimate:
-    """What an optimizer step needs of each device. ``spec`` has the defaults of its method; ``dtype``: of the published
-    weights; ``rehearsal``: a step of the method's source."""
+    """What an optimizer step needs of each device. ``spec`` has the defaults of its method; ``rehearsal``: a
+    step of the method's source."""
 
     spec: TrainSpec
     gpu: Gpu
     processes: int
-    model: Any
     network: Network
-    dtype: str
     rows: SampledRows
     method: Any
     rehearsal: Rehearsal
-    _traced: dict[Any, Any] = field(default_factory=dict, repr=False)
-    """What was traced, for these settings or others."""
+    _traced: dict[Any, Trace] = field(default_factory=dict, repr=False)
+    """Forwards of masked copies that were traced, for these settings or others."""
 
     @property
     def adapter(self) -> AdapterSettings | None:
@@ -71,7 +75,7 @@ class StepEstimate:
     @property
     def dtypes(self) -> tuple[str, str]:
         """Of the weights as held, and as a forward reads them: FSDP gathers bfloat16; raises UnknownNameError."""
-        held = self.spec.dtype or (self.dtype if self.spec.peft else "float32")
+        held = self.spec.dtype or (self.network.dtype if self.spec.peft else "float32")
         if held not in DTYPES:
             raise unknown("dtype", held, DTYPES)
         return held, "bfloat16" if self.spec.bf16 and self.spec.fsdp else held
@@ -95,38 +99,32 @@ class StepEstimate:
 
     def _of_copies(self, rows: float, **how: bool) -> Phase:
         """Forwards of so many masked copies in all."""
-        spec, copies, shared = self.spec, self.rehearsal.copies, self.spec.sequence_parallel_size
+        spec, copies, dtype = self.spec, self.rehearsal.copies, self.dtypes[1]
         most = ceil(len(copies) / self.rehearsal.forwards(spec))
-        key = self.dtypes[1], spec.bf16, spec.peft, most, *how.items()
+        key = dtype, spec.bf16, spec.peft, most, *how.items()
         if key not in self._traced:
-            inputs, dtype = self.method.inputs(copies.take(range(most))[0]), getattr(torch, self.dtypes[1])
-            self._traced[key] = training(self.network, dtype, self.adapter, inputs, autocast=spec.bf16, **how)
-        one, times = self._traced[key], rows / most
-        return Phase(rows, times, one.flop * times / shared, one.moved * times / shared, one.peak / shared)
+            inputs = self.method.inputs(copies.take(range(most))[0])
+            self._traced[key] = training(
+                self.network, getattr(torch, dtype), self.adapter, inputs, autocast=spec.bf16, **how
+            )
+        one = self._traced[key]
+        return _phase(rows, rows / most, [(one, 1.0)], spec.sequence_parallel_size)
 
     def _rollout(self, request: Request) -> Phase:
         """The forwards of the sampler, ``rows_per_forward`` completions at a time."""
-        spec, shared = self.spec, self.spec.sequence_parallel_size
+        spec, shared, dtype = self.spec, self.spec.sequence_parallel_size, getattr(torch, self.dtypes[1])
         rows = ceil(min(spec.rows_per_forward, spec.rows_per_forward * spec.gradient_accumulation_steps / shared))
-        passes = list(decoding(self.model.sampler(request)[1], len(request.prompt)))
-        key = "rollout", self.dtypes[1], spec.bf16
-        if key not in self._traced:
-            sizes = [(ceil(part.tokens), ceil(part.context), ceil(2 * part.logits)) for part in passes]
-            dtype = getattr(torch, self.dtypes[1])
-            self._traced[key] = [answering(self.network, dtype, rows, *size, spec.bf16) for size in sizes]
-        times = self.rehearsal.sampled / shared / rows
-        shares = [part.count / sum(p.count for p in passes) * times for part in passes]
-        of = list(zip(self._traced[key], shares, strict=True))
-        flop, moved = sum(one.flop * n for one, n in of), sum(one.moved * n for one, n in of)
-        return Phase(times * rows, times, flop, moved, max(one.peak for one, _ in of))
+        passes = list(decoding(self.network.model.sampler(request)[1], len(request.prompt)))
+        total = sum(part.count for part in passes)
+        parts = [
+            (answering(self.network, dtype, rows, *part.sizes(2), spec.bf16), part.count / total) for part in passes
+        ]
+        return _phase(self.rehearsal.sampled / shared, self.rehearsal.sampled / shared / rows, parts)
 
     @property
-    def parameters(self) -> tuple[float, float]:
+    def parameters(self) -> tuple[int, int]:
         """Numbers of parameters: of the checkpoint, and those that are trained."""
-        if self.spec.peft not in self._traced:
-            self._traced[self.spec.peft] = traced(self.network, torch.bfloat16, self.adapter)
-        of = self._traced[self.spec.peft]
-        return of.weights - (of.trained if self.spec.peft else 0), of.trained
+        return parameters(self.network, self.adapter)
 
     @cached_property
     def held(self) -> dict[str, float]:
@@ -216,7 +214,8 @@ def estimate(
     if (folder := here(spec.model)) is not None:
         refuse_untrainable(folder, spec.family)
     groups = data_parallel_size(spec.sequence_parallel_size, processes)
-    (model, network, dtype), spec = find(spec.model, spec.family), spec.with_defaults(kind)
+    network, spec = find(spec.model, spec.family), spec.with_defaults(kind)
+    model = network.model
     check_heads(model.spec, spec.sequence_parallel_size)
     rows = rows_of(spec, kind.reads, model)
     method = kind(kind.settle(spec.options, model.spec), model.spec, rows.some.canvas)
@@ -229,4 +228,4 @@ def estimate(
     check_rollout_engine(method.options)
     method.check_sizes(spec, rows.some, groups)
     rehearsal = rehearse(method, spec, model, rows, groups)
-    return StepEstimate(spec, device, processes, model, network, dtype, rows, method, rehearsal)
+    return StepEstimate(spec, device, processes, network, rows, method, rehearsal)

@@ -20,7 +20,7 @@ def one(name):
 @pytest.fixture
 def counted(monkeypatch):
     """Forwards are counted; what one costs is of no interest, and takes half a second to trace."""
-    monkeypatch.setattr(trace, "answering", lambda *_: trace.Trace(1.0, 1.0, 1.0, 1.0, 1.0))
+    monkeypatch.setattr(trace, "answering", lambda *_: trace.Trace(1.0, 1.0, 1.0))
 
 
 def test_forward_passes_of_a_generation_are_counted_exactly(counted):
@@ -145,5 +145,5 @@ def test_every_family_has_an_estimate_and_every_checkpoint_a_network():
         assert built.at_most.forwards > 0 and 0 < built.at_most.hours < 5000, recipe.name
     assert len(first) > 8 and built.plain()["assumptions"]
     for file in {recipe.file.checkpoint: recipe.file for recipe in RUNNABLE}.values():
-        network = published(file)[1]
+        network = published(file)
         assert network.depths[-1] <= network.arch.layers, file.checkpoint

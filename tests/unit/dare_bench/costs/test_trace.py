@@ -13,7 +13,7 @@ from torch.utils.flop_counter import FlopCounterMode
 
 import dare_bench
 from dare_bench.costs.checkpoint import Network, find
-from dare_bench.costs.trace import Trace, answering, traced, training
+from dare_bench.costs.trace import Trace, answering, parameters, training
 from dare_bench.diffusion.forward import Inputs
 from dare_bench.diffusion.plan import Plan
 from dare_bench.model_adapters.backbone.attention import BACKENDS
@@ -30,7 +30,7 @@ def packed(rows: int, tokens: int) -> Inputs:
 
 
 def network_of(model: str, **arch: Any) -> Network:
-    network = find(model)[1]
+    network = find(model)
     return replace(network, arch=replace(network.arch, **arch))
 
 
@@ -73,7 +73,8 @@ def test_the_memory_of_an_update_is_what_pytorch_saves_and_what_the_backward_add
     adapter = AdapterSettings() if lora else None
     found = training(network_of(model), getattr(torch, dtype), adapter, given, autocast=bf16, backward=True)
     assert 0.9 * saved < found.peak < 1.25 * saved + gradients
-    assert found.trained == sum(w.numel() for w in loaded.network.parameters() if w.requires_grad)
+    trained = sum(w.numel() for w in loaded.network.parameters() if w.requires_grad)
+    assert parameters(find(model), adapter)[1] == trained
 
 
 @pytest.mark.parametrize("model", TINY)
@@ -95,14 +96,14 @@ def test_operations_are_those_that_pytorch_counts(model: str) -> None:
 def test_two_depths_stand_for_all_layers() -> None:
     """Of a deep network; and the same by tracing every layer of it."""
     deep, given = network_of("tiny-llada-base", layers=7), packed(8, 96)
-    every = type("All", (Network,), {"depths": (7,)})(deep.family, deep.kind, deep.arch)
+    every = type("All", (Network,), {"depths": (7,)})(deep.model, deep.arch)
     assert deep.depths == (3, 4)
     for how in ({}, {"checkpointing": True}, {"backward": False}):
         two, all_of_them = (
             training(network, torch.float32, None, given, **{"autocast": True, "backward": True, **how})
             for network in (deep, every)
         )
-        for name in ("flop", "moved", "weights", "trained"):
+        for name in ("flop", "moved"):
             assert getattr(two, name) == getattr(all_of_them, name), (how, name)
         assert two.peak == pytest.approx(all_of_them.peak, rel=0.01), how
 
@@ -131,8 +132,7 @@ def test_a_cached_block_reads_what_is_before_it() -> None:
 
 def test_an_8b_is_traced_at_its_published_size_and_known_operations() -> None:
     """A forward of L tokens: 2 x 6.98e9 x L + 4 x 32 x 4096 x L^2, less the last layer for most tokens."""
-    network = find(LLADA)[1]
-    found = traced(network, torch.bfloat16, AdapterSettings())
-    assert (found.weights, found.trained) == (8_015_581_184 + 83_886_080, 83_886_080)
+    network = find(LLADA)
+    assert parameters(network, AdapterSettings()) == (8_015_581_184, 83_886_080)
     by_hand = 2 * 6.98e9 * 556 + 4 * 32 * 4096 * 556**2
     assert answering(network, torch.bfloat16, 1, 556, 556, 16).flop == pytest.approx(by_hand, rel=0.03)

@@ -36,7 +36,7 @@ def _traced_once() -> Iterator[None]:
 
     def once(trace: Any) -> Any:
         def found(network: Any, *args: Any, **how: Any) -> Any:
-            key = repr((trace.__name__, network.kind, network.arch, *map(shape, args), how))
+            key = repr((trace.__name__, network.model.spec.family, network.arch, *map(shape, args), how))
             if key not in made:
                 made[key] = trace(network, *args, **how)
             return made[key]
@@ -44,7 +44,7 @@ def _traced_once() -> Iterator[None]:
         return found
 
     with pytest.MonkeyPatch.context() as patch:
-        for name in ("answering", "traced", "training"):
+        for name in ("answering", "parameters", "training"):
             patch.setattr(training, name, once(getattr(training, name)))
         yield
 

@@ -48,7 +48,7 @@ class Phase:
 
 
 def _phase(rows: float, passes: float, parts: Sequence[tuple[Trace, float]], shared: int = 1) -> Phase:
-    """A phase whose forwards are of some kinds, each with its share of them; ``shared`` devices compute them together."""
+    """A phase of some kinds of forwards, each with its share of them; ``shared`` devices compute one together."""
     flop, moved = (passes / shared * sum(getattr(one, of) * n for one, n in parts) for of in ("flop", "moved"))
     return Phase(rows, passes, flop, moved, max(one.peak for one, _ in parts) / shared)
 

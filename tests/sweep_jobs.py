@@ -1,8 +1,8 @@
 """What nodes of the sweeps' tests do instead of training and evaluating: importable, so that worker processes find it.
 
 ``OUT/../begun`` lists the nodes that were begun, in order. ``OUT/../acts.json`` tells what a node whose id contains a
-word shall do: ``fail``, ``die`` (SIGKILL), ``weights`` (train other weights than before), or ``wait`` (for
-``OUT/../go``; its process is told in ``OUT/../seed=N.pid``).
+word shall do: ``fail``, ``die`` (SIGKILL), ``interrupt`` (Ctrl-C), ``weights`` (train other weights than before), or
+``wait`` (for ``OUT/../go``; its process is told in ``OUT/../seed=N.pid``).
 """
 
 from __future__ import annotations
@@ -23,9 +23,8 @@ from dare_bench import fingerprint
 from dare_bench.errors import DataError
 from dare_bench.loading import locate
 from dare_bench.runs.reader import Run
-from dare_bench.sweeps.handlers import summary
-from dare_bench.sweeps.job import NodeJob, perform
-from dare_bench.sweeps.record import Record
+from dare_bench.sweeps.handlers import Ended, summary
+from dare_bench.sweeps.job import NodeJob, work
 from dare_bench.sweeps.sweep_graph import SweepNode
 
 
@@ -40,11 +39,11 @@ def act(out: Path, **acts: str) -> None:
     (out.parent / "acts.json").write_text(json.dumps(acts))
 
 
-def play(job: NodeJob) -> str:
-    return perform(job, {"train": train, "eval": evaluate})
+def play(job: NodeJob) -> Ended:
+    return work(job, {"train": train, "eval": evaluate})
 
 
-def train(out: Path, node: SweepNode, overrides: Mapping[str, Any], record: Record) -> None:
+def train(out: Path, node: SweepNode, overrides: Mapping[str, Any]) -> Ended:
     _begin(out, node)
     folder = node.path(out)
     folder.mkdir(parents=True, exist_ok=True)
@@ -53,15 +52,16 @@ def train(out: Path, node: SweepNode, overrides: Mapping[str, Any], record: Reco
     (folder / "lineage.json").write_text("{}")
     settings = {"base_content": fingerprint.content_hash(locate(node.settings["model"]))}
     (folder / "train.json").write_text(json.dumps({"status": "complete", "settings": settings}))
+    return Ended()
 
 
-def evaluate(out: Path, node: SweepNode, overrides: Mapping[str, Any], record: Record) -> None:
+def evaluate(out: Path, node: SweepNode, overrides: Mapping[str, Any]) -> Ended:
     _begin(out, node)
     checkpoint = node.training or node.settings["model"]
     content = fingerprint.content_hash(out / node.training if node.training is not None else locate(checkpoint))
     run_id = f"{fingerprint.slug(checkpoint, 60)}-{fingerprint.digest([node.settings, content], 8)}"
     built = make_run(out / "runs", run_id, model=checkpoint, n_docs=2, content=content.removeprefix("sha256:"))
-    record.runs = [summary(Run(built))]
+    return Ended((summary(Run(built)),))
 
 
 def _begin(out: Path, node: SweepNode) -> None:
@@ -75,6 +75,8 @@ def _begin(out: Path, node: SweepNode) -> None:
         raise DataError(f"{node.id} was told to fail")
     if what == "die":
         os.kill(os.getpid(), signal.SIGKILL)
+    if what == "interrupt":
+        raise KeyboardInterrupt
     if what == "wait":
         (out.parent / f"{node.id.rpartition('-')[2]}.pid").write_text(str(os.getpid()))
         until(lambda: (out.parent / "go").exists())

@@ -118,7 +118,7 @@ def _print(result: SweepResult) -> None:
     from dare_bench.formatting import duration
 
     rows = [
-        (node.id, node.status, duration(node.seconds) if node.starts else "", _scores(node)) for node in result.nodes
+        (node.id, node.status, duration(node.seconds) if node.where else "", _scores(node)) for node in result.nodes
     ]
     plain_console().print(plain_table(("node", "status", "took", "score"), rows, right=("took",)))
     for node in result.failed:

@@ -7,26 +7,33 @@ import sys
 from collections.abc import Callable, Mapping
 from itertools import count
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from dare_bench.engine.evaluate import Outcome, evaluate_all
 from dare_bench.engine.plan import plan
-from dare_bench.errors import CheckpointError, IncompleteError, UsageError
+from dare_bench.errors import CheckpointError
 from dare_bench.runs.reader import Run
 from dare_bench.runs.text import no_answer
 from dare_bench.runs.writer import atomic_write_json
-from dare_bench.sweeps.record import HeadlineScore, Record, RunSummary, folder
+from dare_bench.sweeps.record import HeadlineScore, RunSummary, folder
 from dare_bench.sweeps.sweep_graph import SweepNode
 from dare_bench.training.folder import OtherTrainingError, missing
 
-Handler = Callable[[Path, SweepNode, Mapping[str, Any], Record], None]
-"""Runs a node: (OUT, node, overrides of its settings: ``device``, record). An exception is the failure of the node; the
-runs that the record has by then are stored."""
+
+class Ended(NamedTuple):
+    """How a node ended: its runs, and why it failed although there may be some."""
+
+    runs: tuple[RunSummary, ...] = ()
+    error: str = ""
+
+
+Handler = Callable[[Path, SweepNode, Mapping[str, Any]], Ended]
+"""Runs a node: (OUT, node, overrides of its settings: ``device``). An exception is a failure of the node, too."""
 BUILDER = "dare_bench.leaderboards.builder:build"
 """Imported by name: sweeps must not import leaderboards."""
 
 
-def train(out: Path, node: SweepNode, overrides: Mapping[str, Any], record: Record) -> None:
+def train(out: Path, node: SweepNode, overrides: Mapping[str, Any]) -> Ended:
     """Train, or resume from the last checkpoint in the folder; a training from other checkpoints or data is kept beside
     it."""
     from dare_bench.training.run import train as run_training
@@ -41,14 +48,13 @@ def train(out: Path, node: SweepNode, overrides: Mapping[str, Any], record: Reco
         place.rename(backup)
         print(f"{error}; it is kept in {backup.name}", file=sys.stderr)
         run_training(**fields)
+    return Ended()
 
 
-def evaluate(out: Path, node: SweepNode, overrides: Mapping[str, Any], record: Record) -> None:
-    """Evaluate a checkpoint, in many runs for a suite; finished runs are only read.
-
-    Raises:
-        CheckpointError: the training was kept without its weights.
-        UsageError: a run was refused. IncompleteError: samples failed. Both after all other runs.
+def evaluate(out: Path, node: SweepNode, overrides: Mapping[str, Any]) -> Ended:
+    """Evaluate a checkpoint, in many runs for a suite; finished runs are only read. A run that is refused and samples
+    that failed are the error of the node, after all other runs. Raises CheckpointError: the training was kept without
+    its weights.
     """
     fields = {**node.settings, **overrides, "output_path": str(out / "runs")}
     if node.training is not None:
@@ -59,11 +65,11 @@ def evaluate(out: Path, node: SweepNode, overrides: Mapping[str, Any], record: R
                 f"remove {folder(out, node.training)} and {out / node.training} to train it again"
             )
     outcomes = list(evaluate_all(plan(fields)))
-    record.runs = [summary(outcome.run) for outcome in outcomes if outcome.run is not None]
-    _raise_failures(outcomes)
+    runs = tuple(summary(outcome.run) for outcome in outcomes if outcome.run is not None)
+    return Ended(runs, _first_failure(outcomes))
 
 
-def board(out: Path, node: SweepNode, overrides: Mapping[str, Any], record: Record) -> None:
+def board(out: Path, node: SweepNode, overrides: Mapping[str, Any]) -> Ended:
     """Build the site of all runs."""
     name = node.settings.get("board")
     if name is None:
@@ -71,6 +77,7 @@ def board(out: Path, node: SweepNode, overrides: Mapping[str, Any], record: Reco
         atomic_write_json(name, node.settings)  # JSON is YAML
     build = pkgutil.resolve_name(BUILDER)
     build([out / "runs"], node.path(out), board=name, on_problem=lambda text: print(text, file=sys.stderr))
+    return Ended()
 
 
 HANDLERS: Mapping[str, Handler] = {"train": train, "eval": evaluate, "board": board}
@@ -83,15 +90,16 @@ def summary(run: Run) -> RunSummary:
     return RunSummary(id=run.path.name, status=run.status, scores=scores)
 
 
-def _raise_failures(outcomes: list[Outcome]) -> None:
+def _first_failure(outcomes: list[Outcome]) -> str:
     refused = [outcome for outcome in outcomes if outcome.run is None]
     if refused:
         first = refused[0]
         reason = f"{first.planned.name}: {first.reason}" if first.planned.name else str(first.reason)
         count = f"{len(refused)} of {len(outcomes)} benchmarks were not run; the first is "
-        raise UsageError(f"{count if len(outcomes) > 1 else ''}{reason}")
+        return f"{count if len(outcomes) > 1 else ''}{reason}"
     for outcome in outcomes:
         run = outcome.run
         if run is not None and run.status != "complete":
             failed = len(run.block.failures) if run.block is not None else 0
-            raise IncompleteError(f"{run.path.name}: {no_answer(failed)} left out of the scores")
+            return f"{run.path.name}: {no_answer(failed)} left out of the scores"
+    return ""

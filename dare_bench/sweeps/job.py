@@ -1,4 +1,4 @@
-"""Run one node, in the process that an executor chose; write its log and result."""
+"""Run one node, in the process that an executor chose; write its log."""
 
 from __future__ import annotations
 
@@ -8,7 +8,6 @@ import logging
 import os
 import platform
 import sys
-import time
 import traceback
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -17,9 +16,8 @@ from pathlib import Path
 from typing import Any
 
 from dare_bench.engine.environment import cuda
-from dare_bench.errors import in_one_line
-from dare_bench.sweeps.handlers import HANDLERS, Handler
-from dare_bench.sweeps.record import INTERRUPTED, folder, read, write
+from dare_bench.sweeps.handlers import HANDLERS, Ended, Handler
+from dare_bench.sweeps.record import folder
 from dare_bench.sweeps.sweep_graph import SweepNode
 
 LOG = "log.txt"
@@ -38,44 +36,23 @@ class NodeJob:
     progress: bool
 
 
-def work(job: NodeJob) -> str:
-    """The function of every job. Returns the node's status."""
-    try:
-        return perform(job, HANDLERS)
-    finally:  # free the memory of the node before the next one in this process
-        gc.collect()
-        if (gpu := cuda()) is not None:
-            gpu.empty_cache()
-
-
-def perform(job: NodeJob, handlers: Mapping[str, Handler]) -> str:
-    """Run a node by the handler of its kind.
-
-    Raises: the exception of the handler, after it is in the node's file and log.
-    """
-    out, node = job.out, job.node
-    record = read(out, node)
-    record.status, record.error, record.settings, record.after = "running", "", node.settings, node.after
-    record.starts, record.started, record.where = record.starts + 1, time.time(), _where()
-    record.runs, before = [], record.seconds
-    write(out, record)
+def work(job: NodeJob, handlers: Mapping[str, Handler] = HANDLERS) -> Ended:
+    """The function of every job: run a node by the handler of its kind, whose exceptions it raises and logs."""
     if job.progress:
-        print(f"{node.id}: started in {record.where}", file=sys.stderr, flush=True)
-    began = time.perf_counter()
-    with _captured(folder(out, node.id) / LOG):
+        print(f"{job.node.id}: started in {_where()}", file=sys.stderr, flush=True)
+    with _captured(folder(job.out, job.node.id) / LOG):
         try:
-            handlers[node.kind](out, node, job.settings, record)
-            record.status = "done"
-        except Exception as error:
-            record.status, record.error = "failed", in_one_line(error)
+            ended = handlers[job.node.kind](job.out, job.node, job.settings)
+            if ended.error:
+                print(ended.error)
+            return ended
+        except Exception:
             traceback.print_exc()
             raise
-        finally:
-            if record.status == "running":  # interrupted, to be resumed
-                record.status, record.error = "pending", INTERRUPTED
-            record.seconds = round(before + time.perf_counter() - began, 3)
-            write(out, record)
-    return record.status
+        finally:  # free the memory of the node before the next one in this process
+            gc.collect()
+            if (gpu := cuda()) is not None:
+                gpu.empty_cache()
 
 
 @contextlib.contextmanager

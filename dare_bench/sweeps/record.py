@@ -1,5 +1,5 @@
-"""The state of a node: ``OUT/nodes/<id>/node.json``, next to its ``log.txt``; whether it is done is what the training
-and the runs themselves say."""
+"""How a node ended: ``OUT/nodes/<id>/node.json``, next to its ``log.txt``; whether it is done is what the training and
+the runs themselves say."""
 
 from __future__ import annotations
 
@@ -22,8 +22,7 @@ from dare_bench.sweeps.sweep_graph import SweepNode
 from dare_bench.training import folder as training
 from dare_bench.training.sources import find_files
 
-Status = Literal["pending", "running", "done", "failed", "skipped"]
-INTERRUPTED = "interrupted"
+Status = Literal["pending", "done", "failed", "skipped"]
 MAX_SECONDS = 1e9
 """Maximum time of a node, some 30 years."""
 
@@ -46,18 +45,17 @@ class RunSummary(BaseModel):
 
 
 class Record(BaseModel):
-    """A node's file. ``starts`` counts them, ``started`` is the time of the last one and ``where`` its process;
-    ``seconds`` are of all starts that were not killed."""
+    """A node's file, written when it ends. ``started``: when it was begun; ``where``: its process; ``seconds``: of
+    every time that it ended."""
 
     id: str
     kind: str
     status: Status = "pending"
     settings: dict[str, Any] = {}
     after: tuple[str, ...] = ()
-    runs: list[RunSummary] = []
+    runs: tuple[RunSummary, ...] = ()
     seconds: float = Field(default=0.0, ge=0, le=MAX_SECONDS)
     error: str = ""
-    starts: int = Field(default=0, ge=0)
     started: float = Field(default=0.0, ge=0)
     where: str = ""
 

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import contextlib
+import sys
+import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache, cached_property
@@ -12,13 +14,15 @@ from typing import Any
 from dare_bench.errors import in_one_line
 from dare_bench.executors import executor as executor_of
 from dare_bench.executors.graph import dependents
+from dare_bench.executors.graph import work as run_job
+from dare_bench.formatting import duration
 from dare_bench.protocols import Done, Job
 from dare_bench.runs.reader import Run
 from dare_bench.runs.writer import held, remove_leftovers
 from dare_bench.sweeps import record as records
+from dare_bench.sweeps.handlers import Ended
 from dare_bench.sweeps.job import NodeJob, work
 from dare_bench.sweeps.known import refuse_unknown
-from dare_bench.sweeps.node_progress import SweepProgress
 from dare_bench.sweeps.record import Record, content_of, is_done, read, write
 from dare_bench.sweeps.sweep_graph import BOARD, SweepNode, graph
 from dare_bench.sweeps.sweep_spec import read_spec
@@ -92,7 +96,9 @@ def sweep(
     with held(out, f"{out} is in use by another sweep; wait for it, or choose another --output-path"):
         records.claim(out, spec.name, spec.model_dump(mode="json"))
         unnamed = tuple(name for name in records.recorded(out) if name not in {node.id for node in nodes})
-        _reset_interrupted(out, nodes)
+        for place in (records.folder(out, node.id) for node in nodes):
+            if place.is_dir():
+                remove_leftovers(place)
         todo = pending(out, nodes, only_failed)
         selected = {node.id: node for node in nodes if node.id in todo and node.kind != BOARD}
         settings = {} if device is None else {"device": device}
@@ -100,21 +106,18 @@ def sweep(
             Job(name, NodeJob(out, node, settings, progress), tuple(n for n in node.after if n in selected))
             for name, node in selected.items()
         ]
-        view = SweepProgress(len(todo), progress)
+        view = _Progress(len(todo), progress)
         unchanged = f", {len(nodes) - len(todo)} unchanged" if len(todo) < len(nodes) else ""
         view.say(f"{len(todo)} nodes to do{unchanged}; logs are in {out / 'nodes'}/<node>/log.txt")
         for name in unnamed:
             view.say(f"{name}: no longer in the file; its results are kept")
-        try:
-            if jobs:
-                pool = executor_of(executor, workers=devices, device=device, address=ray_address)
-                with contextlib.closing(pool.run(job, jobs)) as stream:
-                    for done in stream:
-                        view.end(_store(out, selected[done.name], done))
-            if BOARD in todo:
-                view.end(_board(out, nodes[-1]))
-        finally:
-            _reset_interrupted(out, nodes)
+        if jobs:
+            pool = executor_of(executor, workers=devices, device=device, address=ray_address)
+            with contextlib.closing(pool.run(job, jobs)) as stream:
+                for done in stream:
+                    view.end(_store(out, selected[done.name], done))
+        if BOARD in todo:
+            view.end(_store(out, nodes[-1], _board(out, nodes[-1])))
     return SweepResult(out, tuple(read(out, node) for node in nodes), unnamed)
 
 
@@ -132,35 +135,43 @@ def pending(out: Path, nodes: Sequence[SweepNode], only_failed: bool = False) ->
 
 
 def _store(out: Path, node: SweepNode, done: Done) -> Record:
-    """Write the result of a job to the file of its node: a job whose worker died could not do it."""
+    """Write how a node ended to its file."""
     record = read(out, node)
     if done.skipped is not None:
         record.status, record.error = "skipped", f"{done.skipped} did not succeed"
-        write(out, record)
-    elif done.error is not None and record.status != "failed":
-        record.status, record.error = "failed", in_one_line(done.error)
-        write(out, record)
+    else:
+        ended = done.value or Ended(error="" if done.error is None else in_one_line(done.error))
+        record.status, record.error, record.runs = "failed" if ended.error else "done", ended.error, ended.runs
+        record.settings, record.after, record.where = node.settings, node.after, done.where
+        record.started, record.seconds = time.time() - done.seconds, round(record.seconds + done.seconds, 3)
+    write(out, record)
     return record
 
 
-def _board(out: Path, node: SweepNode) -> Record:
-    """Build the board in this process, from the runs that exist; its failure is recorded."""
+def _board(out: Path, node: SweepNode) -> Done:
+    """Build the board in this process, from the runs that exist."""
     if not any((out / "runs").glob("*/results_*.json")):
-        record = read(out, node)
-        record.status, record.error = "skipped", "no run to show"
-        write(out, record)
-        return record
-    with contextlib.suppress(Exception):  # recorded in the node's file and log
-        work(NodeJob(out, node, {}, progress=False))
-    return read(out, node)
+        return Done(node.id, skipped="every evaluation")
+    return run_job(work, Job(node.id, NodeJob(out, node, {}, progress=False)))
 
 
-def _reset_interrupted(out: Path, nodes: Sequence[SweepNode]) -> None:
-    """A node that is marked as running was interrupted and becomes pending."""
-    for node in nodes:
-        record = read(out, node)
-        if record.starts:
-            remove_leftovers(records.folder(out, node.id))
-        if record.status == "running":
-            record.status, record.error = "pending", records.INTERRUPTED
-            write(out, record)
+class _Progress:
+    """Prints the end of each of ``total`` nodes on stderr, if ``show``. A node's process says that it starts."""
+
+    def __init__(self, total: int, show: bool) -> None:
+        self.total, self.ended, self.failed, self.started = total, 0, 0, time.monotonic()
+        self.stream = sys.stderr if show else None  # the stderr of a node goes into its log
+
+    def say(self, text: str) -> None:
+        if self.stream is not None:
+            print(text, file=self.stream, flush=True)
+
+    def end(self, record: Record) -> None:
+        self.ended += 1
+        self.failed += record.status != "done"
+        took = f" in {duration(record.seconds)}" if record.status != "skipped" else ""
+        reason = f": {record.error}" if record.error else ""
+        failed = f"; {self.failed} failed or skipped" if self.failed else ""
+        seconds = (time.monotonic() - self.started) / self.ended * (self.total - self.ended)
+        left = f"; about {duration(seconds)} left" if seconds else ""
+        self.say(f"[{self.ended}/{self.total}] {record.id}: {record.status}{took}{reason}{failed}{left}")

@@ -128,7 +128,7 @@ def finished(folder: Path) -> dict[str, str]:
         elif path.name == "node.json":
             node = json.loads(path.read_bytes())
             if node["status"] == "done" and node["kind"] != "board":  # a board is rebuilt for each new run
-                units[f"node {name}"] = str(node["starts"])
+                units[f"node {name}"] = str(node["started"])
     return units
 
 

@@ -84,7 +84,7 @@ def test_a_real_sweep_and_nothing_is_computed_twice(folder: Path, capsys: Any) -
         lineage = json.loads((out / "train" / name / "lineage.json").read_text())
         assert (lineage["method"], lineage["step"], lineage["seed"]) == ("sft", 2, seed)
         node = json.loads((out / "nodes" / "train" / name / "node.json").read_text())
-        assert node["status"] == "done" and node["starts"] == 1
+        assert node["status"] == "done" and node["seconds"] > 0
         assert "step 1/2: loss" in (out / "nodes" / "train" / name / "log.txt").read_text()
     board = json.loads((out / "site" / "data" / "board.json").read_text())
     assert sorted(row["seeds"] for row in board["rows"]) == [1, 2], "the base, and one row of both seeds"
@@ -185,12 +185,11 @@ def test_a_real_sweep_goes_on_where_its_worker_was_killed(tmp_path: Path, monkey
         running = pool.submit(dare_bench.sweep, KILLED, output_path=out, **fields)
         until(lambda: (out / "train" / name / "checkpoint-4" / "lineage.json").exists() or running.done())
         assert not running.done(), "killed in the middle"
-        where = json.loads(record.read_text())["where"]
-        os.kill(int(re.search(r"process (\d+)", where)[1]), signal.SIGKILL)
+        started = (record.parent / "log.txt").read_text()
+        os.kill(int(re.search(r"process (\d+)", started)[1]), signal.SIGKILL)
         result = running.result(timeout=240)
     assert result.complete and len(result.runs) == 1
-    written = json.loads(record.read_text())
-    assert written["starts"] == 2 and written["seconds"] > 0, "it was killed at work"
+    assert json.loads(record.read_text())["seconds"] > 0
     assert "continuing after step" in (record.parent / "log.txt").read_text()
     whole = dare_bench.train(**SFT, model="tiny-llada-base", output_path=str(tmp_path / "whole"), device="cpu")
     killed = load_file(out / "train" / name / "model.safetensors")

@@ -172,8 +172,7 @@ def test_a_sweep_outlives_a_node(two_nodes: Any, tmp_path: Path) -> None:
     assert len(twice) == 1 and twice[0] in last
     assert len(begun) == len(jobs) + 1 and len(finished) >= 3 and not set(twice) & finished
     (lost,) = (node for node in result.nodes if node.id in twice)
-    assert lost.starts == 2 and lost.seconds > 0
-    assert all(node.starts == 1 for node in result.nodes if node.id not in twice)
+    assert lost.status == "done" and lost.seconds > 0
     assert sweep(SWEEP, output_path=out, **fields).complete and sweep_jobs.told(out) == begun
 
 

@@ -65,13 +65,14 @@ class Registration:
     about: Mapping[str, Any] = field(default_factory=dict)
     plugin: str | None = None
 
-    def load(self) -> Any:
-        """Import the target: ``module:attribute``.
+    def load(self, part: str | None = None) -> Any:
+        """Import the target: ``module:attribute``; with ``part``, the target that ``about`` has under that name.
 
         Raises:
             UsageError: it is a plugin's and does not import, whatever it raises.
         """
-        module, _, attribute = self.target.partition(":")
+        target = self.target if part is None else str(self.about[part])
+        module, _, attribute = target.partition(":")
         try:
             with _only_real_interrupts():
                 return getattr(importlib.import_module(module), attribute)
@@ -81,7 +82,7 @@ class Registration:
             if self.plugin is None:
                 raise
             raise UsageError(
-                f"{self.kind} {self.name!r} of the plugin {self.plugin!r} does not import: {self.target} raises "
+                f"{self.kind} {self.name!r} of the plugin {self.plugin!r} does not import: {target} raises "
                 f"{in_one_line(error)}; repair the plugin or uninstall it"
             ) from error
 

@@ -8,7 +8,7 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
-from dare_bench.errors import RunError, UsageError
+from dare_bench.errors import RunError
 from dare_bench.leaderboards import (
     board_page,
     change_log,
@@ -27,7 +27,7 @@ from dare_bench.leaderboards.context import BoardView, Context
 from dare_bench.leaderboards.entries import read_entries
 from dare_bench.leaderboards.rendering import HERE, Link, slug
 from dare_bench.leaderboards.site import MANIFEST, NOTED, Site
-from dare_bench.runs.writer import held
+from dare_bench.runs.writer import held, refuse_other_files
 
 PAGES: tuple[Any, ...] = (speed_page, comparison_index, lineage_page)
 """Modules of pages over several runs. ``link(context)`` is their link in the navigation, None if they would be empty;
@@ -108,12 +108,9 @@ def build(
 
 def _check(out: Path) -> None:
     """Raises UsageError where the site would replace something else."""
-    if out.exists() and not out.is_dir():
-        raise UsageError(f"{out} is a file; give a folder for the site")
     index = out / overview_page.PLACE
-    is_site = (out / MANIFEST).exists() or (out / NOTED).exists() or not index.is_file()
-    if not is_site and b'content="dare-bench"' not in index.read_bytes():
-        raise UsageError(f"{index} exists and was not written by dare-bench; give another folder for the site")
+    if not (index.is_file() and b'content="dare-bench"' in index.read_bytes()):
+        refuse_other_files(out, (MANIFEST, NOTED))
 
 
 def _write(site: Site, context: Context, report: SiteReport, progress: Callable[[int, int], None] | None) -> None:

@@ -4,11 +4,16 @@ from __future__ import annotations
 
 import contextlib
 import io
+import json
 import logging
 import re
+import shlex
 import signal
+import subprocess
+import sys
 import traceback
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from pathlib import Path
 
 import typer
 
@@ -38,6 +43,35 @@ def within(seconds: int) -> Iterator[None]:
     finally:
         signal.alarm(0)
         signal.signal(signal.SIGALRM, before)
+
+
+HEAVY = ("torch", "transformers", "lm_eval", "datasets", "scipy", "statsmodels")
+
+
+def light(commands: Sequence[Sequence[str]], folder: Path) -> list[tuple[int, list[str], str]]:
+    """Of commands that run one after another in one fresh process: exit code, which of :data:`HEAVY` are imported after
+    it, and stderr."""
+    program = (
+        "import contextlib, io, json, sys; from dare_bench.cli import main\n"
+        f"for words in {[list(words) for words in commands]!r}:\n"
+        "    errors, code = io.StringIO(), 0\n"
+        "    try:\n"
+        "        with contextlib.redirect_stdout(io.StringIO()), contextlib.redirect_stderr(errors): main(words)\n"
+        "    except SystemExit as left: code = left.code\n"
+        f"    seen = [name for name in {HEAVY!r} if name in sys.modules]\n"
+        "    print(json.dumps([code or 0, seen, errors.getvalue()]))"
+    )
+    done = subprocess.run(
+        [sys.executable, "-P", "-c", program], capture_output=True, text=True, timeout=240, cwd=folder, check=False
+    )
+    assert not done.returncode and not done.stderr, done.stderr
+    return [(code, seen, err) for code, seen, err in map(json.loads, done.stdout.splitlines())]
+
+
+def refused_early(cases: Sequence[tuple[str, str]], folder: Path, code: int = 2) -> None:
+    """Each command is refused in one line that says this, before a heavy library is imported."""
+    for (words, says), (left, seen, err) in zip(cases, light([shlex.split(w) for w, _ in cases], folder), strict=True):
+        assert (left, seen, err.count("\n")) == (code, [], 1) and says in err, (words, left, seen, err)
 
 
 def call(words: list[str]) -> tuple[int | str, str, str]:

@@ -39,4 +39,8 @@ def register(registry: Registry) -> None:
             "DPO with lower variance (LLaDA 1.5): many draws, shared with the reference policy",
         ),
     ):
-        registry.add("trainer", name, f"dare_bench.trainers.{target}", origin=__name__, about=about)
+        module, _, kind = target.partition(":")
+        place = "rl.algorithm_options" if module.startswith("rl.") else "options"
+        reads = {"sft": "examples", "preference": "pairs"}.get(module, "prompts")
+        known = {"options": f"dare_bench.trainers.{place}:{kind}Options", "reads": reads}
+        registry.add("trainer", name, f"dare_bench.trainers.{target}", origin=__name__, about=about, **known)

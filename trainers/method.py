@@ -11,12 +11,11 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, ClassVar
 
-from pydantic import BaseModel, ValidationError
+from pydantic import BaseModel
 
-from dare_bench.config import one_line
-from dare_bench.errors import UsageError, suggestion
 from dare_bench.protocols import LoadedModel, Services
 from dare_bench.trainers.objective import Objective
+from dare_bench.training.methods import valid_options
 from dare_bench.training.rows import Kind, Tokens
 from dare_bench.training.spec import TrainSpec
 from dare_bench.types import ModelSpec
@@ -41,14 +40,8 @@ class Method(Objective):
         Raises:
             UsageError: an unknown setting, or an invalid value.
         """
-        fields = cls.Options.model_fields
-        for name in given.keys() - fields.keys():
-            raise UsageError(f"{cls.name} has no setting {name!r}{suggestion(name, fields)}")
-        try:
-            variant = cls.variants.get(str(given.get("variant")), {})
-            return cls.Options(**{**cls.family_defaults(spec), **variant, **given})
-        except ValidationError as error:
-            raise UsageError(one_line(error, cls.name)) from error
+        variant = cls.variants.get(str(given.get("variant")), {})
+        return valid_options(cls.name, cls.Options, given, {**cls.family_defaults(spec), **variant})
 
     def resolved_options(self, steps: int | None = None) -> BaseModel:
         """The options as they apply to this model, data and number of optimizer steps, for the record."""

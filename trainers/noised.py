@@ -17,23 +17,20 @@ from dataclasses import dataclass, replace
 from typing import Any, ClassVar, Literal
 
 import torch
-from pydantic import BaseModel, ConfigDict, Field, model_validator
+from pydantic import BaseModel
 from torch import Tensor
 
 from dare_bench.diffusion.masked_copies import Batch
-from dare_bench.diffusion.schedules import EPS, Noise, NoiseSchedule
+from dare_bench.diffusion.schedules import Noise, NoiseSchedule
 from dare_bench.errors import UsageError
 from dare_bench.seeds import key
 from dare_bench.trainers.method import Method
+from dare_bench.trainers.options import NoisedOptions
 from dare_bench.trainers.steps import Item, NoisedRows, StepShape
 from dare_bench.training.rows import TokenRow, Tokens
 from dare_bench.training.tokens import EOS
 from dare_bench.types import ModelSpec
 
-Padding = Literal["drawn", "longest", "eos_supervised", "masked_out"]
-"""What follows an answer: EOS tokens, masked and learned like any token, to the end of a canvas. Its length is
-``drawn`` for each row and epoch, that of a step's ``longest`` row, or fixed (``eos_supervised``). ``masked_out``: one
-EOS."""
 EXPONENT = 1.25
 """The tail of drawn lengths."""
 LONGEST = 256
@@ -114,64 +111,6 @@ def eos_factors(batch: Batch, eos_id: int) -> Tensor:
     answer_B = batch.response_lengths_B.double() - eos_B
     factor_B = (EOS_SHARE / (1 - EOS_SHARE) * answer_B.clamp(min=1) / eos_B.clamp(min=1)).clamp(max=1)
     return torch.where(eos_T, factor_B[batch.row_T], 1.0)
-
-
-class NoisedOptions(BaseModel):
-    """The settings of every method on noised rows: the supervised EOS tokens after an answer. A method resolves a field
-    that is None."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True)
-
-    padding: Padding | None = Field(
-        None,
-        description="EOS tokens behind an answer, which are learned. drawn: up to the end of a canvas whose length is "
-        "drawn for each row and epoch. longest: of the longest row of a step. eos_supervised: of canvas_length. "
-        "masked_out: one EOS. Default: drawn with --data, eos_supervised with --task or canvas_length.",
-    )
-    canvas_length: int | None = Field(
-        None,
-        ge=1,
-        description="Response tokens of a row with eos_supervised, or the longest with drawn. Default: those of the "
-        "task; with --data twice the longest answer, at least 256. In block-causal families a row ends with the block "
-        "of its answer.",
-    )
-
-    eps: float = Field(EPS, gt=0, lt=1, description="Lowest noise level of the schedules uniform and even.")
-    block_length: int | None = Field(
-        None, ge=1, description="Block length of a block-causal model (default: the model's)."
-    )
-
-    @model_validator(mode="after")
-    def _consistent(self) -> NoisedOptions:
-        if self.padding in ("masked_out", "longest") and self.canvas_length is not None:
-            raise ValueError(
-                f"canvas_length={self.canvas_length} belongs to padding='eos_supervised' or 'drawn', not to "
-                f"'{self.padding}'"
-            )
-        return self
-
-    def resolved(self, canvas: int | None, block_length: int | None) -> NoisedOptions:
-        """The options with ``padding`` and ``canvas_length`` as they apply. The latter remains None if rows end with
-        the block of their answer, and where it follows from the rows.
-
-        Args:
-            canvas: the length that the source of the rows states, if it does.
-            block_length: that of a block-causal model.
-
-        Raises:
-            UsageError: a padding that does not apply to block-causal models, or a fixed canvas without a length.
-        """
-        length = self.canvas_length or canvas
-        padding = self.padding or ("eos_supervised" if length or block_length else "drawn")
-        if padding in ("drawn", "longest") and block_length is not None:
-            raise UsageError(
-                f"padding={padding!r}: rows of a block-causal model end with the block of their answer, for any "
-                "gen_length; omit it"
-            )
-        if padding == "eos_supervised" and length is None and block_length is None:
-            raise UsageError("padding='eos_supervised' needs the length of the canvas; give canvas_length")
-        kept = length if padding in ("drawn", "eos_supervised") else None
-        return self.model_copy(update={"padding": padding, "canvas_length": kept})
 
 
 _DRAWS = 256

@@ -12,52 +12,18 @@ noise.
 
 from __future__ import annotations
 
-from typing import ClassVar, Literal
+from typing import ClassVar
 
-from pydantic import Field
 from torch import Tensor
 from torch.nn.functional import logsigmoid
 
 from dare_bench.diffusion.schedules import Noise, NoiseSchedule, weights
 from dare_bench.errors import UsageError
-from dare_bench.trainers.noised import NoisedMethod, NoisedOptions
+from dare_bench.trainers.noised import NoisedMethod
 from dare_bench.trainers.objective import Losses, Metrics
+from dare_bench.trainers.options import DPOOptions, VRPOOptions
 from dare_bench.trainers.steps import Step, redraw
 from dare_bench.types import ModelSpec
-
-Unbiased = Literal["uniform", "even", "counts", "coupled", "blocks"]
-"""The noise schedules whose weighted losses are an ELBO in expectation (not ``band``)."""
-
-
-class DPOOptions(NoisedOptions):
-    """Settings of ``dpo``: one draw for the policy, an independent one for the reference policy."""
-
-    beta: float = Field(
-        0.1, gt=0, description="Strength of the KL penalty to the reference policy, per nat of a response's ELBO."
-    )
-    draws: int = Field(1, ge=1, description="Noised copies of each answer: noise levels with one mask each.")
-    noise: Unbiased = Field("uniform", description="Noise schedule (docs/training.md).")
-    shared_noise: bool = Field(False, description="Use the same noised copies for the reference policy and the policy.")
-    fresh_noise: bool = Field(
-        True,
-        description="Draw new noise each epoch; if false, a pair keeps its noise, and the reference is computed once.",
-    )
-    reference: str | None = Field(
-        None, description="Checkpoint of the reference policy (default: the starting checkpoint)."
-    )
-    label_smoothing: float = Field(0.0, ge=0, lt=0.5, description="Assumed share of pairs with a wrong preference.")
-
-
-class VRPOOptions(DPOOptions):
-    """Settings of ``vrpo``. ``counts`` spreads an answer's levels evenly (ML-GSAI/LLaDA's likelihood, DARE's VRPO); the
-    paper's own independent levels are ``uniform``."""
-
-    beta: float = Field(
-        0.2, gt=0, description="Strength of the KL penalty to the reference policy, per nat of a response's ELBO."
-    )
-    draws: int = Field(8, ge=1, description="Noised copies of each answer: noise levels with one mask each.")
-    noise: Unbiased = Field("counts", description="Noise schedule (docs/training.md).")
-    shared_noise: bool = Field(True, description="Use the same noised copies for the reference policy and the policy.")
 
 
 class DPO(NoisedMethod):

@@ -14,42 +14,19 @@ canvas.
 
 from __future__ import annotations
 
-from typing import Any, Literal
+from typing import Any
 
 import torch
-from pydantic import Field, field_validator
 from torch import Tensor
 
-from dare_bench.diffusion.schedules import CART_Q, Noise, NoiseSchedule, ScheduleName, Weighting, weights
+from dare_bench.diffusion.schedule_names import CART_Q
+from dare_bench.diffusion.schedules import Noise, NoiseSchedule, weights
 from dare_bench.errors import UsageError
-from dare_bench.trainers.noised import NoisedMethod, NoisedOptions, eos_factors
+from dare_bench.trainers.noised import NoisedMethod, eos_factors
 from dare_bench.trainers.objective import Losses, Metrics
+from dare_bench.trainers.options import SFTOptions
 from dare_bench.trainers.steps import Step
 from dare_bench.types import ModelSpec
-
-
-class SFTOptions(NoisedOptions):
-    """Settings of ``sft``; those of a family's authors are the defaults for its models."""
-
-    noise: ScheduleName = Field("uniform", description="Noise schedule (docs/training.md); for LLaDA2 band.")
-    draws: int = Field(1, ge=1, description="Noised copies of each row.")
-    band: tuple[float, float] = Field(
-        (0.3, 0.8), description="Lowest and highest noise level of the schedule band: low,high."
-    )
-    weight: Weighting = Field("elbo", description="Weight of a masked token: elbo is 1 / p, plain 1; for LLaDA2 plain.")
-    cart_q: float = Field(
-        CART_Q, gt=0, lt=1, description="Geometric rate of weight=cart: the share of the nearest visible tokens."
-    )
-    normalise: Literal["row", "token", "mask"] = Field(
-        "row",
-        description="Divide by each row's learned tokens, by all learned, or by all masked tokens of a step; for SDAR "
-        "token, for LLaDA2 mask.",
-    )
-
-    @field_validator("band", mode="before", json_schema_input_type=tuple[float, float] | str)
-    @classmethod
-    def _two(cls, value: Any) -> Any:
-        return tuple(part for part in value.split(",") if part.strip()) if isinstance(value, str) else value
 
 
 class SFT(NoisedMethod):

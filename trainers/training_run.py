@@ -11,7 +11,7 @@ from pathlib import Path
 import torch
 from transformers import TrainingArguments
 
-from dare_bench.errors import TrainingError, UsageError, unknown
+from dare_bench.errors import TrainingError, UsageError
 from dare_bench.protocols import LoadedModel, Services
 from dare_bench.trainers.best import Validation
 from dare_bench.trainers.checkpoints import checkpoints
@@ -22,13 +22,8 @@ from dare_bench.trainers.policy import PolicyInTraining
 from dare_bench.trainers.steps import StepShape
 from dare_bench.training.processes import data_parallel_size, first_process
 from dare_bench.training.rows import Tokens
-from dare_bench.training.spec import WITH_FLOOR, TrainSpec, trackers
+from dare_bench.training.spec import TrainSpec, trackers
 
-SCHEDULES = (
-    "linear", "cosine", WITH_FLOOR, "cosine_with_restarts", "polynomial", "constant", "constant_with_warmup",
-    "inverse_sqrt",
-)  # fmt: skip
-"""Schedules of transformers that need no further settings, or ``min_lr_rate`` alone."""
 SETTINGS = (
     "learning_rate", "lr_scheduler_type", "warmup_steps", "weight_decay", "adam_beta1", "adam_beta2", "adam_epsilon",
     "max_grad_norm", "seed", "bf16", "logging_steps", "run_name",
@@ -38,8 +33,6 @@ SETTINGS = (
 
 def training_arguments(spec: TrainSpec, model: LoadedModel, out: Path) -> TrainingArguments:
     """The settings of ``transformers.Trainer``; raises UsageError for a value that it does not know."""
-    if (schedule := str(spec.lr_scheduler_type)) not in SCHEDULES:
-        raise unknown("lr_scheduler_type", schedule, SCHEDULES)
     if spec.fsdp and int(os.environ.get("WORLD_SIZE", "1")) == 1:
         raise UsageError("fsdp shards a model over several processes, and this is one; start more with torchrun")
     arguments = TrainingArguments(

@@ -95,9 +95,8 @@ def main(argv: Sequence[str] | None = None) -> None:
     with streams(), safe_path():
         if arguments[:1] == ["train"]:
             try:
-                if arguments[1:]:
-                    guarded(train.refuse_early)(arguments[1:])
-                guarded(train.add_commands)(arguments[1] if len(arguments) > 1 else None)
+                documented = not {"-h", "--help"}.isdisjoint(arguments)
+                guarded(train.add_commands)(arguments[1] if len(arguments) > 1 else None, documented)
             except typer.Exit as stop:
                 sys.exit(stop.exit_code)
             _command().commands["train"] = typer.main.get_command(train.app)

@@ -48,17 +48,19 @@ def show(fields: dict[str, Any], json: bool) -> None:
 
 def show_training(fields: dict[str, Any], processes: int | None = None, gpu: str = "H100") -> None:
     """Print the estimate of a training, without opening its weights; raises as the training."""
-    from dare_bench.costs.advice import text
-    from dare_bench.costs.training import estimate
     from dare_bench.loading import here
     from dare_bench.training.processes import process_count
     from dare_bench.training.reward_functions import take_functions
-    from dare_bench.training.setup import combined, settle
+    from dare_bench.training.setup import combined, refuse_early, settle
 
     functions = take_functions(fields)
     spec = combined(None, fields)
+    refuse_early(spec)
     if here(spec.model) is not None:
-        spec = settle(spec, {})
+        spec = settle(spec)
+    from dare_bench.costs.advice import text
+    from dare_bench.costs.training import estimate
+
     echo(text(estimate(spec, processes or process_count(), gpu, functions)))
 
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import copy
 import inspect
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import typer
@@ -17,14 +17,13 @@ from pydantic.fields import FieldInfo
 from dare_bench.cli.flags import of_field, parameter, switch, takes, with_values
 from dare_bench.cli.guard import State, guarded
 from dare_bench.cli.plain import echo, echo_json, log_to_stderr
-from dare_bench.cli.words import SPELLING, Command, parse
+from dare_bench.cli.words import Command
 from dare_bench.config import parse_pairs, read_yaml
 from dare_bench.errors import UsageError, suggestion
-from dare_bench.loading import base_and_adapter, here, locate, refuse_untrainable
 from dare_bench.registry import Registration, registry
+from dare_bench.training.methods import options_of
 from dare_bench.training.reward_functions import names_functions, reward_functions
-from dare_bench.training.sources import find_files
-from dare_bench.training.spec import DEFAULTS, TrainSpec, train_spec
+from dare_bench.training.spec import DEFAULTS, TrainSpec
 
 _DRY_RUN = {
     "processes": ("Number of processes, each with its GPU (default: torchrun's, else 1).", int, 1),
@@ -67,64 +66,22 @@ _PANEL = {
 """The panel of the help for a setting, in its order; settings without a panel come first."""
 
 
-def add_commands(selected: str | None) -> None:
+def add_commands(selected: str | None, documented: bool = False) -> None:
     """Add a command for each registered method, in place of those of an earlier call; the selected one gets its
-    settings as flags."""
+    settings as flags. ``documented``: with the method's own defaults in the help, for which it is imported."""
     app.registered_commands.clear()
     for entry in registry().entries("trainer"):
         about = str(entry.about.get("about", "")) or f"Train by {entry.name}."
         about = about[:1].upper() + about[1:]
         example = f"dare-bench train {entry.name} --model tiny-llada-base --task dare_sudoku --max-steps 100 -o out"
         app.command(entry.name, cls=Command, help=f"{about}.\n\nExample: {example}", short_help=about)(
-            guarded(_command(entry, entry.name == selected))
+            guarded(_command(entry, entry.name == selected, documented))
         )
 
 
-def refuse_early(arguments: Sequence[str]) -> None:
-    """Refuse a mistake that is seen without the method, whose import takes seconds: an invalid value of a setting that
-    every training has, a checkpoint or data that are not there. ``arguments``: the method and its flags.
-
-    Raises:
-        DareError: there is one. What is in a file of settings, or missing, the training itself finds.
-    """
-    if {"-h", "--help", "-C", "--config"} & set(arguments) or arguments[0] not in registry().names("trainer"):
-        return
-    given: dict[str, Any] = {}
-
-    def read(**fields: Any) -> None:
-        given.update({name: value for name, value in fields.items() if value is not None})
-
-    names = (name for name in TrainSpec.model_fields if name not in ("method", "options", "eval", "reward"))
-    takes(
-        read,
-        [
-            *[_of_field(name, TrainSpec.model_fields[name], None) for name in names],
-            *[parameter(name, kind, text) for name, (text, kind) in _EVALUATION.items()],
-            switch("dry_run", ""),
-        ],
-    )
-    settings_alone = typer.Typer(add_completion=False)
-    settings_alone.command(
-        context_settings={**SPELLING, "ignore_unknown_options": True, "allow_extra_args": True, "help_option_names": []}
-    )(read)
-    parse(typer.main.get_command(settings_alone), arguments[1:], f"dare-bench train {arguments[0]}")
-    if given.pop("dry_run"):
-        given.setdefault("output_path", "-")
-    if not {"model", "output_path"} <= given.keys():
-        return
-    spec = train_spec(**settings(arguments[0], {}, given))
-    if here(spec.model) is not None:
-        refuse_untrainable(locate(base_and_adapter(spec.model, spec.adapter)[0]), spec.family)
-    if spec.data is not None:
-        find_files(spec.data, spec.split)
-    if spec.task is not None:
-        registry().get("training_data", spec.task)
-
-
-def _command(entry: Registration, selected: bool) -> Callable[..., None]:
+def _command(entry: Registration, selected: bool, documented: bool) -> Callable[..., None]:
     """The function that typer reads: its parameters are the settings, those of the method only if it is selected."""
-    trainer = entry.load() if selected else None
-    options = _options(trainer) if trainer is not None else {}
+    options = dict(options_of(entry).model_fields) if selected else {}
     clash = sorted(options.keys() & {*TrainSpec.model_fields, *_EVALUATION, *_DRY_RUN, "dry_run"})
     if clash:
         raise UsageError(f"trainer {entry.name!r} has a setting {clash[0]!r}, which every training has; rename it")
@@ -144,7 +101,9 @@ def _command(entry: Registration, selected: bool) -> Callable[..., None]:
 
     order = ["model", "output_path", *[n for n in TrainSpec.model_fields if n not in _PANEL], *_PANEL]
     common = {n: TrainSpec.model_fields[n] for n in dict.fromkeys(order) if n not in ("method", "options", "eval")}
-    if trainer is not None:
+    if selected and documented:
+        trainer = entry.load()
+        options |= _with_variants(options, trainer)
         common = {name: _with_default(name, field, trainer) for name, field in common.items()}
     parameters = [
         parameter("config", str, "YAML file with these settings; options override it.", None, ("--config", "-C")),
@@ -160,17 +119,17 @@ def _command(entry: Registration, selected: bool) -> Callable[..., None]:
     return command
 
 
-def _options(trainer: Any) -> dict[str, FieldInfo]:
-    """The settings of a method; the help of ``variant`` says what each variant changes."""
-    options = dict(trainer.Options.model_fields)
-    if trainer.variants:
-        field = options["variant"] = copy.copy(options["variant"])
-        changes = [
-            f"{name}: {' '.join(f'{option}={value}' for option, value in values.items())}."
-            for name, values in trainer.variants.items()
-        ]
-        field.description = " ".join([field.description or "", *changes])
-    return options
+def _with_variants(options: Mapping[str, FieldInfo], trainer: Any) -> dict[str, FieldInfo]:
+    """The setting ``variant``, if a method has variants, with what each changes."""
+    if not trainer.variants:
+        return {}
+    field = copy.copy(options["variant"])
+    changes = [
+        f"{name}: {' '.join(f'{option}={value}' for option, value in values.items())}."
+        for name, values in trainer.variants.items()
+    ]
+    field.description = " ".join([field.description or "", *changes])
+    return {"variant": field}
 
 
 def _with_default(name: str, field: FieldInfo, trainer: Any) -> FieldInfo:
@@ -221,7 +180,7 @@ def _estimate(
     from dare_bench.training.processes import first_process
 
     refuse_json(json)
-    fields = settings(method, options, {"output_path": "-", **flags})
+    fields = settings(method, options, {**flags, "output_path": "-"})
     if first_process():
         show_training(fields, **hardware)
 

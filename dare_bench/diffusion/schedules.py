@@ -14,7 +14,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import Literal, get_args
+from typing import get_args
 
 import torch
 from torch import Tensor
@@ -23,14 +23,8 @@ from torch.nn.functional import conv1d
 from dare_bench.diffusion.likelihood import level_counts
 from dare_bench.diffusion.masked_copies import Batch, select
 from dare_bench.diffusion.rng import Draw, uniform
+from dare_bench.diffusion.schedule_names import CART_Q, EPS, ScheduleName, Weighting
 from dare_bench.errors import UsageError
-
-ScheduleName = Literal["uniform", "even", "counts", "coupled", "blocks", "band"]
-Weighting = Literal["elbo", "plain", "cart"]
-EPS = 1e-3
-"""Lowest noise level: the loss is divided by it (ML-GSAI/LLaDA GUIDELINES.md, forward_process)."""
-CART_Q = 0.3
-"""Dream's geometric rate (arXiv 2508.15487, section 4.2)."""
 
 
 @dataclass(frozen=True)

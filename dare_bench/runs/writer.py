@@ -14,13 +14,14 @@ import math
 import os
 import re
 import secrets
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, BinaryIO
 
 from filelock import FileLock, Timeout
 
-from dare_bench.errors import RunError, SaveError
+from dare_bench.errors import RunError, SaveError, UsageError, brief
+from dare_bench.reading import existing
 
 LOCK = ".lock"
 """The lock file of a folder."""
@@ -191,6 +192,22 @@ def held(folder: str | Path, refusal: str) -> Iterator[None]:
         yield
     finally:
         lock.release()
+
+
+def refuse_other_files(folder: str | Path, marks: Sequence[str]) -> None:
+    """Raise UsageError for a file, or a folder that has visible files and none of ``marks``, by which one of ours is
+    known: nothing is written among files of somebody else."""
+    path = existing(folder)
+    if path is None:
+        return
+    if not path.is_dir():
+        raise UsageError(f"{folder} is a file; give a folder")
+    names = sorted(file.name for file in path.iterdir() if not file.name.startswith("."))
+    if names and not any((path / mark).exists() for mark in marks):
+        raise UsageError(
+            f"{folder} holds files that this command did not write ({brief(', '.join(names))}); "
+            "give a new or an empty folder"
+        )
 
 
 def remove_leftovers(folder: str | Path) -> None:

@@ -16,6 +16,7 @@ from dare_bench.registry import registry
 from dare_bench.run_fields import run_fields
 from dare_bench.sweeps.grid import Named, bounded, expand
 from dare_bench.sweeps.sweep_spec import SweepModel, SweepSpec
+from dare_bench.training.methods import options_of
 from dare_bench.training.spec import TrainSpec, train_spec
 from dare_bench.types import Decoding
 
@@ -92,7 +93,7 @@ def _points(mapping: Mapping[str, Any], where: str) -> list[dict[str, Any]]:
     points = []
     for method in (point["method"] for point in expand({"method": flat.pop("method")}, where)):
         try:
-            settings = registry().get("trainer", str(method)).load().Options.model_fields
+            settings = options_of(registry().get("trainer", str(method))).model_fields
         except UsageError as error:
             raise UsageError(f"{where}.method: {error}") from error
         for name in flat:

@@ -16,7 +16,7 @@ from dare_bench.loading import here
 from dare_bench.reading import existing, read_json
 from dare_bench.runs import lineage
 from dare_bench.runs.reader import Run
-from dare_bench.runs.writer import atomic_write_json
+from dare_bench.runs.writer import atomic_write_json, refuse_other_files
 from dare_bench.sweeps.planning import EXECUTION
 from dare_bench.sweeps.sweep_graph import SweepNode
 from dare_bench.training import folder as training
@@ -153,9 +153,10 @@ def content_of(checkpoint: str) -> str | None:
 
 
 def refuse_foreign(out: Path, name: str) -> None:
-    """Raise RunError unless ``OUT/sweep.json`` is this sweep's, or not there."""
+    """Raise RunError unless ``OUT/sweep.json`` is this sweep's, UsageError for a folder with other files alone."""
     file = out / "sweep.json"
     if existing(file) is None:
+        refuse_other_files(out, ())
         return
     owner = read_json(file, RunError).get("name")
     if not isinstance(owner, str):

@@ -11,6 +11,7 @@ from dare_bench.errors import DataError, UsageError
 from dare_bench.registry import registry
 from dare_bench.training.columns import KEEP, RowFormat, format_of
 from dare_bench.training.files import FileRow, RowTable, open_file
+from dare_bench.training.methods import readers
 from dare_bench.training.rows import Data, Example, Item, Kind, PreferencePair, digest
 from dare_bench.training.sources import find_files, open_hub
 from dare_bench.training.spec import TrainSpec
@@ -44,6 +45,16 @@ def read_data(spec: TrainSpec, kind: Kind, memory: RowTable | None = None) -> Da
     if not rows:
         raise DataError(f"{name} holds no rows; give data with rows")
     return Data(kind, rows, digest(rows), name)
+
+
+def check_columns(spec: TrainSpec, kind: Kind, memory: RowTable | None = None) -> None:
+    """Refuse rows of another kind by the columns of the first file; data sets of the hub are not opened. Raises as
+    :func:`read_data`."""
+    any_prompt = bool(spec.options.get("reward_weights"))
+    if memory is None and spec.data is not None and (files := find_files(spec.data, spec.split)):
+        memory = open_file(files[0], None if any_prompt else KEEP)
+    if memory is not None and memory.columns:
+        format_of(memory.columns, kind, memory.name, readers, any_prompt)
 
 
 def hub_data(task: str | None) -> Any:
@@ -84,12 +95,6 @@ def _items(row: FileRow, row_format: RowFormat | None) -> list[Item]:
     if row_format is None:  # the first readable row has no columns
         raise Malformed("an object without columns")
     return row_format.read(row.value, row.where)
-
-
-def readers(kind: Kind) -> str:
-    """The registered methods that read a kind, for messages."""
-    names = [entry.name for entry, trainer in registry().loaded("trainer") if getattr(trainer, "reads", None) == kind]
-    return f"dare-bench train {' or '.join(names)}" if names else "another method"
 
 
 def _from_task(spec: TrainSpec, kind: Kind) -> Data:

@@ -18,7 +18,7 @@ from dare_bench.config import one_line
 from dare_bench.errors import RENAMED, TrainingError, UsageError
 from dare_bench.reading import existing, read_json
 from dare_bench.runs import lineage
-from dare_bench.runs.writer import atomic_write_json, ensure_folder
+from dare_bench.runs.writer import atomic_write_json, ensure_folder, refuse_other_files
 from dare_bench.training.spec import MAX_EPOCHS, MAX_STEPS, optimizer_steps
 
 log = logging.getLogger("dare_bench")
@@ -90,22 +90,44 @@ def claim(out: Path, settings: Mapping[str, Any], facts: Mapping[str, Any] = Map
 
     Raises:
         OtherTrainingError: the folder holds another training.
-        UsageError: the training cannot be extended, or the folder holds a checkpoint without ``train.json``.
+        UsageError: the training cannot be extended, or the folder has files and no ``train.json``.
         SaveError: the folder cannot be created or written.
     """
-    file = out / FILE
-    if not file.exists():
-        if foreign := [name for name in ("config.json", "adapter_config.json") if (out / name).exists()]:
-            raise UsageError(f"{out} holds a checkpoint ({foreign[0]}) but no {FILE}; choose another --output-path")
+    if not (out / FILE).exists():
+        refuse_other_files(out, ())
         ensure_folder(out)
         _write(out, "running", settings, facts)
         return "new"
-    record = read(out)
-    status = record.status
-    if status != "complete" and not any(out.glob("checkpoint-*")) and not (out / lineage.FILE).exists():
+    if (record := _begun(out)) is None:
         _write(out, "running", settings, facts)
         return "new"
-    before, now = _with_options(record.settings.model_dump()), _with_options(json.loads(json.dumps(settings)))
+    now = json.loads(json.dumps(settings))
+    if not _refuse_other(out, record, now):
+        return record.status
+    log.info("extending the training in %s from %d to %d steps", out, steps(record), _steps(now))
+    _write(out, "running", settings, facts)
+    return "running"
+
+
+def refuse_other(out: Path, given: Mapping[str, Any], options: Mapping[str, Any]) -> None:
+    """Refuse what :func:`claim` refuses, as far as it is seen by some of the settings; raises as it."""
+    if existing(out / FILE) is None:
+        refuse_other_files(out, ())
+    elif (record := _begun(out)) is not None:
+        before = record.settings.model_dump()
+        _refuse_other(out, record, {**before, **given, "options": {**(before.get("options") or {}), **options}})
+
+
+def _begun(out: Path) -> FolderRecord | None:
+    """The record of a training that has saved something; None of one that ended before."""
+    record = read(out)
+    saved = record.status == "complete" or any(out.glob("checkpoint-*")) or (out / lineage.FILE).exists()
+    return record if saved else None
+
+
+def _refuse_other(out: Path, record: FolderRecord, settings: Mapping[str, Any]) -> bool:
+    """Raise UsageError unless the training with these settings is the recorded one, or extends it; does it?"""
+    before, now = _with_options(record.settings.model_dump()), _with_options(settings)
     for name in sorted({*before, *now} - _NAMES - _LENGTH, key=lambda name: (name in _DERIVED, name)):
         if before.get(name) != now.get(name):
             raise OtherTrainingError(
@@ -113,11 +135,14 @@ def claim(out: Path, settings: Mapping[str, Any], facts: Mapping[str, Any] = Map
                 "choose another --output-path, or give the same settings to resume"
             )
     if _steps(before) == _steps(now):
-        return status
+        return False
     _check_extension(out, now, _steps(before), _steps(now))
-    log.info("extending the training in %s from %d to %d steps", out, _steps(before), _steps(now))
-    _write(out, "running", settings, facts)
-    return "running"
+    return True
+
+
+def steps(record: FolderRecord) -> int | None:
+    """Number of optimizer steps of a recorded training; None in a record without the settings that determine it."""
+    return _steps(record.settings.model_dump())
 
 
 def status(out: Path, settings: Mapping[str, Any]) -> str:

@@ -89,8 +89,8 @@ def check_rewards(
             check_signature(name, functions[name], prompts)
             continue
         entry = _registered(name, prompts[places[0]])
-        if (target := entry.about.get("requires")) is not None:
-            replace(entry, target=target).load()(_options_of(name, options))
+        if "requires" in entry.about:
+            entry.load("requires")(_options_of(name, options))
     check_options(prompts, options, weights=weights, functions=functions)
 
 

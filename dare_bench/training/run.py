@@ -23,7 +23,7 @@ from dare_bench.training.processes import data_parallel_size, first_process
 from dare_bench.training.reward_functions import take_functions
 from dare_bench.training.rewards import check_rewards
 from dare_bench.training.rows import Tokens
-from dare_bench.training.setup import open_training, settle
+from dare_bench.training.setup import combined, open_training, refuse_early, settle
 from dare_bench.training.sources import open_memory
 from dare_bench.training.spec import TrainSpec, trackers
 from dare_bench.training.tokens import histogram
@@ -62,7 +62,11 @@ def train(spec: TrainSpec | None = None, **fields: Unpack[TrainKeywords]) -> Tra
     if not isinstance(fields.get("data"), str | os.PathLike | None):
         memory = open_memory(fields["data"])
         fields["data"] = memory.name
-    spec = settle(spec, fields)
+    spec = combined(spec, fields)
+    refuse_early(spec, memory)
+    if first_process():  # what follows takes seconds
+        log.info("training %s from %s", spec.method, spec.model)
+    spec = settle(spec)
     began, out = time.perf_counter(), Path(spec.output_path)
     kind = registry().get("trainer", spec.method).load()
     spec = spec.with_defaults(kind)

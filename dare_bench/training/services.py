@@ -9,6 +9,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from dare_bench.config import RunSpec
 from dare_bench.engine.evaluate import evaluate_all, resolve_spec
 from dare_bench.engine.hints import checked_harness
 from dare_bench.engine.identity import same_evaluation
@@ -16,7 +17,7 @@ from dare_bench.engine.opener import open_checkpoint
 from dare_bench.engine.plan import plan
 from dare_bench.errors import DataError, RunError, UsageError, unknown
 from dare_bench.loading import locate
-from dare_bench.protocols import LoadedModel
+from dare_bench.protocols import LoadedModel, TaskSource
 from dare_bench.run_fields import run_fields
 from dare_bench.runs import lineage
 from dare_bench.runs.reader import Run
@@ -33,14 +34,13 @@ def checked(spec: TrainSpec, kind: Any, model: LoadedModel) -> TrainSpec:
     Raises:
         UsageError, DataError: none of the planned evaluations is possible, or none has the metric.
     """
-    planned = plan(evaluation_fields(spec, {"model": spec.model})) if spec.eval else []
+    planned = evaluations(spec)
     metrics: dict[str, bool | None] = dict(kind.validation_metrics) if spec.validation_data else {}
     refused: list[Exception] = []
     all_known = True
-    for run in planned:
+    for settings, source_class in planned:
         try:
-            settings = resolve_spec(None, None, {**run.fields, "limit": 1, "samples": None})[0]
-            source = checked_harness(settings)(settings, model)
+            source = source_class(settings, model)
             source.requests()
             declared = source.metrics()
             all_known &= declared is not None
@@ -56,6 +56,21 @@ def checked(spec: TrainSpec, kind: Any, model: LoadedModel) -> TrainSpec:
         raise unknown("metric_for_best_model", name, metrics)
     better = metrics.get(name) if spec.greater_is_better is None else spec.greater_is_better
     return spec.model_copy(update={"greater_is_better": spec.is_greater_better if better is None else better})
+
+
+def evaluations(spec: TrainSpec) -> list[tuple[RunSpec, type[TaskSource]]]:
+    """The settings of the planned evaluations, and their harnesses, without those that are refused without a model;
+    raises UsageError or DataError if all are."""
+    accepted, refused = [], list[Exception]()
+    for run in plan(evaluation_fields(spec, {"model": spec.model})) if spec.eval else ():
+        try:
+            settings = resolve_spec(None, None, {**run.fields, "limit": 1, "samples": None})[0]
+            accepted.append((settings, checked_harness(settings)))
+        except (UsageError, DataError) as error:
+            refused.append(error)
+    if refused and not accepted:
+        raise refused[0]
+    return accepted
 
 
 def evaluation_fields(spec: TrainSpec, model: dict[str, Any]) -> dict[str, Any]:

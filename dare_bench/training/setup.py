@@ -15,15 +15,16 @@ from dare_bench.protocols import AdapterSettings
 from dare_bench.registry import registry
 from dare_bench.run_fields import run_fields
 from dare_bench.training import folder
-from dare_bench.training.data import read_data
+from dare_bench.training.data import check_columns, read_data
 from dare_bench.training.files import RowTable
+from dare_bench.training.methods import options_of, valid_options
 from dare_bench.training.processes import check_heads, data_parallel_size
 from dare_bench.training.reward_functions import identity
 from dare_bench.training.rewards import NO_FUNCTIONS, Functions
 from dare_bench.training.rollout_engine import open_rollout_engine
 from dare_bench.training.rows import Tokens
-from dare_bench.training.services import TrainingServices, checked, open_model
-from dare_bench.training.spec import BEST, TrainSpec, train_spec
+from dare_bench.training.services import TrainingServices, checked, evaluations, open_model
+from dare_bench.training.spec import BEST, DEFAULTS, TrainSpec, train_spec
 from dare_bench.training.tokens import tokenize
 
 _NOT_IDENTITY = frozenset(
@@ -36,6 +37,9 @@ _NOT_IDENTITY = frozenset(
 )  # fmt: skip
 """Settings that do not define a training (place, division into micro-batches, output), or that are recorded
 separately."""
+
+_RESOLVED = frozenset({*DEFAULTS, "learning_rate", "min_lr_rate", "family", "greater_is_better", "rollout"})
+"""Settings that method, model or data complete: what was not given is not compared before they are known."""
 
 
 @dataclass(frozen=True)
@@ -89,16 +93,32 @@ def open_training(
     return OpenTraining(spec, model, method, data, settings, TrainingServices(spec, settings, method, functions))
 
 
-def settle(spec: TrainSpec | None, fields: Mapping[str, Any]) -> TrainSpec:
-    """The spec with ``fields`` over it, and the base model of an adapter as the model to start from."""
-    merged = combined(spec, fields)
-    base, adapter = base_and_adapter(merged.model, merged.adapter)
-    if adapter is not None and merged.peft is None:
+def refuse_early(spec: TrainSpec, memory: RowTable | None = None) -> None:
+    """Refuse what is seen without torch, before a checkpoint is fetched or opened: settings of the method, columns of
+    the data, names of tasks, an output folder with something else. Raises as :func:`~dare_bench.training.run.train`."""
+    entry = registry().get("trainer", spec.method)
+    options: dict[str, Any] = {}
+    if "options" in entry.about:
+        valid = valid_options(spec.method, options_of(entry), spec.options)
+        options = valid.model_dump(mode="json", include=set(spec.options) - _RESOLVED)
+    settings = {name: v for name, v in _defining(spec).items() if v is not None or name not in _RESOLVED}
+    folder.refuse_other(Path(spec.output_path), settings, options)
+    if spec.task is not None:
+        registry().get("training_data", spec.task)
+    if "reads" in entry.about:
+        check_columns(spec, entry.about["reads"], memory)
+    evaluations(spec)
+
+
+def settle(spec: TrainSpec) -> TrainSpec:
+    """The settings with the base model of an adapter as the model to start from."""
+    base, adapter = base_and_adapter(spec.model, spec.adapter)
+    if adapter is not None and spec.peft is None:
         raise UsageError(f"{adapter} is an adapter; give --peft lora to train it further, or merge it (export merge)")
-    entry = refuse_untrainable(locate(base), merged.family)
+    entry = refuse_untrainable(locate(base), spec.family)
     # Where a name has said which family it is, the folders of the training have other names.
-    family = entry.name if "shares" in entry.about else merged.family
-    return merged.model_copy(update={"model": base, "adapter": adapter, "family": family})
+    family = entry.name if "shares" in entry.about else spec.family
+    return spec.model_copy(update={"model": base, "adapter": adapter, "family": family})
 
 
 def combined(spec: TrainSpec | None, fields: Mapping[str, Any]) -> TrainSpec:
@@ -114,8 +134,7 @@ def combined(spec: TrainSpec | None, fields: Mapping[str, Any]) -> TrainSpec:
 
 def _identity(spec: TrainSpec, method: Any, data: Tokens) -> dict[str, Any]:
     """The settings that define a training. The batch size does, its division into micro-batches and processes not."""
-    unset = {name for name in BEST if getattr(spec, name) == TrainSpec.model_fields[name].default}
-    settings = spec.model_dump(mode="json", exclude={*_NOT_IDENTITY, *unset})
+    settings = _defining(spec)
     metric = (spec.best_metric or "eval_loss").removeprefix("eval_")
     if metric not in method.validation_metrics:  # checkpoints are compared by the scores of this evaluation
         settings["eval"] = run_fields(None, spec.eval)
@@ -136,6 +155,12 @@ def _identity(spec: TrainSpec, method: Any, data: Tokens) -> dict[str, Any]:
         "items": items,
         "batch": batch,
     }
+
+
+def _defining(spec: TrainSpec) -> dict[str, Any]:
+    """The settings that define a training by themselves."""
+    unset = {name for name in BEST if getattr(spec, name) == TrainSpec.model_fields[name].default}
+    return spec.model_dump(mode="json", exclude={*_NOT_IDENTITY, *unset})
 
 
 def _rewards(method: Any, functions: Functions) -> dict[str, Any]:
@@ -177,6 +202,8 @@ def replay(out: Path, step: int, model: str | None = None) -> tuple[Any, Callabl
     if fields is None or before.batch is None:
         raise TrainingError(f"{out / folder.FILE} has no settings to replay from; train again with this version")
     alone = {"report_to": (), "fsdp": False, "sequence_parallel_size": 1, "eval": {}, "output_path": str(out)}
+    if (steps := folder.steps(record)) is not None and not 1 <= step <= steps:
+        raise UsageError(f"step {step}: the training in {out} has the steps 1 to {steps}")
     spec = train_spec(**{**fields, **alone, **({"model": model} if model else {})})
     kind = registry().get("trainer", spec.method).load()
     if not hasattr(kind, "replay"):

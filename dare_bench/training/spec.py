@@ -23,6 +23,11 @@ DEFAULTS: Mapping[str, Any] = {
     "lora_alpha": 16.0,
 }
 """Settings of the optimizer and of an adapter where neither the user nor the method gives a value."""
+Schedule = Literal[
+    "linear", "cosine", "cosine_with_min_lr", "cosine_with_restarts", "polynomial", "constant", "constant_with_warmup",
+    "inverse_sqrt",
+]  # fmt: skip
+"""Schedules of transformers that need no further settings, or ``min_lr_rate`` alone."""
 WITH_FLOOR = "cosine_with_min_lr"
 """The schedule that has a ``min_lr_rate``."""
 MIN_LR_RATE = 0.1
@@ -109,9 +114,7 @@ class TrainSpec(BaseModel):
         None, ge=1, description="Maximum masked copies per forward pass; a step with more takes more passes."
     )
     learning_rate: float | None = Field(None, gt=0, description="Peak learning rate (default: the method's).")
-    lr_scheduler_type: str | None = Field(
-        None, description="linear, cosine, cosine_with_min_lr, constant_with_warmup or constant."
-    )
+    lr_scheduler_type: Schedule | None = Field(None, description="Learning rate schedule, of transformers.")
     min_lr_rate: float | None = Field(
         None,
         ge=0,

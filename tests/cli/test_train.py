@@ -219,7 +219,7 @@ def test_another_training_is_kept_out_of_the_folder(plain):
 
 def test_a_checkpoint_that_no_training_made_is_not_written_over(tmp_path):
     (tmp_path / "config.json").write_text("{}")
-    with pytest.raises(UsageError, match=r"holds a checkpoint .*choose another --output-path"):
+    with pytest.raises(UsageError, match=r"did not write \('config.json'\); give a new or an empty folder"):
         train(tmp_path)
 
 
@@ -302,7 +302,10 @@ def test_of_several_evaluations_one_that_can_be_made_is_enough(tmp_path, monkeyp
         (["train", "sft", *COMMON], "give --output-path"),
         (["train", "sft", *COMMON, "-o", "x", "--noise", "pink"], "noise='pink'"),
         (["train", "sft", *COMMON, "-o", "x", "--eval-every", "3"], "eval_tasks, eval_suite or validation_data"),
-        (["train", "sft", *COMMON, "-o", "x", "--lr-scheduler-type", "cosin"], "'cosin'; closest: cosine"),
+        (
+            ["train", "sft", *COMMON, "-o", "x", "--lr-scheduler-type", "cosin"],
+            "lr_scheduler_type='cosin': must be",
+        ),
         (["train", "sft", *COMMON, "-o", "x", "--report-to", "wanb"], "unknown tracker 'wanb'; closest: wandb"),
         (["train", "sft", *COMMON, "-o", "x", "--report-to", "codecarbon"], "codecarbon is not installed; pip install"),
     ],

@@ -6,19 +6,19 @@ import json
 import pickle
 import re
 import shutil
-import subprocess
-import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
+from calls import refused_early
 from filelock import FileLock
 from require import need_package
 
 import dare_bench
 from dare_bench.cli.train import settings
 from dare_bench.errors import RunError, TrainingError, UsageError
+from dare_bench.registry import registry
 
 need_package("accelerate")
 FIELDS: dict[str, Any] = {
@@ -39,31 +39,48 @@ def train(out: Path, **more: Any) -> Any:
     return train(**{**FIELDS, "output_path": str(out), **more})
 
 
-@pytest.mark.parametrize(
-    ("words", "says"),
-    [
-        ("--task dare_sudoku --max_steps 0", "max_steps=0: must be greater than or equal to 1"),
-        ("--noise even --draws 2", "data and task are the sources of rows, and neither is given"),
-        ("--task dare_sodoku --no-bf16", "unknown training data 'dare_sodoku'; closest: dare_sudoku"),
-        ("--data no.jsonl --dry-run", "no.jsonl is not there; give a file"),
-        ("--task dare_sudoku --eval-every 5", "eval_every needs something to evaluate"),
-        ("--task dare_sudoku --seed x", "--seed='x' is not valid: it must be a whole number; see dare-bench train sft"),
-    ],
+MISTAKES = (
+    ("sft --task dare_sudoku --max_steps 0", "max_steps=0: must be greater than or equal to 1"),
+    ("sft --noise even --draws 2", "data and task are the sources of rows, and neither is given"),
+    ("sft --task dare_sodoku --no-bf16", "unknown training data 'dare_sodoku'; closest: dare_sudoku"),
+    ("sft --data no.jsonl --dry-run", "no.jsonl is not there; give a file"),
+    ("sft --task dare_sudoku --eval-every 5", "eval_every needs something to evaluate"),
+    ("sft --task dare_sudoku --seed x", "--seed='x' is not valid: it must be a whole number; see dare-bench train sft"),
+    ("sft --task dare_sudoku --draw 2", "unknown option '--draw'; closest: --draws"),
+    ("sft --task dare_sudoku --noise unifrom", "noise='unifrom': must be 'uniform', 'even', 'counts', "),
+    ("sft --task dare_sudoku --lr-scheduler-type cosin", "lr_scheduler_type='cosin': must be 'linear', 'cosine', "),
+    ("sft --task dare_sudoku --eval-tasks dare_sodoku", "unknown task 'dare_sodoku'; closest: dare_sudoku"),
+    ("sft --data pairs.jsonl", "Use dare-bench train dpo or vrpo, or data with columns (messages)"),
+    ("cj_grpo --task dare_sort --num-generation 4", "unknown option '--num-generation'; closest: --num-generations"),
+    ("cj_grpo --task dare_sort --advantage meen", "advantage='meen': must be 'standardized', 'mean' or "),
+    ("dtreerpo --task dare_sort --num-generations 6", "num_generations=6: the leaves of a tree are a multiple"),
+    ("sft --task dare_sudoku --rows 9 -o trained --max-steps 2", "a training of 3 steps, now 2: a training can be ext"),
+    ("sft --task dare_sudoku --rows 9 -o trained --max-steps 3 --draws 2", "another training: draws was 1, now 2"),
+    ("dpo --task dare_sudoku --rows 9 -o trained --max-steps 3", 'another training: method was "sft", now "dpo"'),
+    ("sft --task dare_sudoku -o own", "own holds files that this command did not write ('notes.txt'); give a new or "),
 )
-def test_mistakes_are_refused_before_the_method_is_imported(words: str, says: str, tmp_path: Path) -> None:
-    command = [
-        "dare-bench",
-        "train",
-        "sft",
-        "--model",
-        "tiny-llada-base",
-        "--output_path",
-        str(tmp_path),
-        *words.split(),
+
+
+def test_mistakes_are_refused_before_torch_is_imported(tmp_path: Path) -> None:
+    (tmp_path / "pairs.jsonl").write_text('{"prompt": "a", "chosen": "b", "rejected": "c"}\n')
+    (tmp_path / "own").mkdir()
+    (tmp_path / "own/notes.txt").write_text("mine")
+    train(tmp_path / "trained", rows=9, max_steps=3)
+    cases = [
+        (f"train {words} -m tiny-llada-base" + " -o out" * (" -o " not in words), says) for words, says in MISTAKES
     ]
-    code = "import sys; from dare_bench.cli import main\ntry: main()\nfinally: print('torch' in sys.modules)"
-    done = subprocess.run([sys.executable, "-P", "-c", code, *command[1:]], capture_output=True, text=True, check=False)
-    assert (done.returncode, done.stdout) == (2, "False\n") and says in done.stderr and done.stderr.count("\n") == 1
+    refused_early(cases, tmp_path)
+    (tmp_path / "wrong.jsonl").write_text('{"promt": "a", "completion": "b"}\n')
+    refused_early([("train sft -m tiny-llada-base -o out --data wrong.jsonl", "has columns")], tmp_path, code=1)
+    assert not (tmp_path / "out").exists() and (tmp_path / "own/notes.txt").read_text() == "mine"
+    # the same settings resume: nothing that was not given is compared
+    assert train(tmp_path / "trained", rows=9, max_steps=3).path == tmp_path / "trained"
+
+
+def test_methods_register_what_their_classes_declare() -> None:
+    for entry in registry().entries("trainer"):
+        kind = entry.load()
+        assert (kind.Options, kind.reads) == (entry.load("options"), entry.about["reads"]), entry.name
 
 
 @pytest.mark.parametrize(
@@ -72,8 +89,8 @@ def test_mistakes_are_refused_before_the_method_is_imported(words: str, says: st
         ({"seed": 2**32}, "seed=4294967296"),
         ({"lora_alpha": float("inf"), "peft": "lora"}, "lora_alpha=inf must be finite"),
         ({"model_args": {"block_length": 4}}, "'block_length' is not an argument of load"),
-        ({"lr_scheduler_type": "warmup_stable_decay"}, "unknown lr_scheduler_type"),
-        ({"lr_scheduler_type": "reduce_lr_on_plateau"}, "unknown lr_scheduler_type"),
+        ({"lr_scheduler_type": "warmup_stable_decay"}, "must be 'linear', 'cosine'"),
+        ({"lr_scheduler_type": "reduce_lr_on_plateau"}, "must be 'linear', 'cosine'"),
         ({"min_lr_rate": 0.1}, "belongs to lr_scheduler_type=cosine_with_min_lr, and the schedule is cosine"),
         ({"fsdp": True}, "several processes, and this is one"),
         ({"sequence_parallel_size": 2}, "does not divide the number of processes, 1; give 1, or start a multiple of 2"),

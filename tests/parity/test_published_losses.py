@@ -35,7 +35,8 @@ from dare_bench.diffusion.chunked import linear_nll
 from dare_bench.loading import load
 from dare_bench.registry import registry
 from dare_bench.trainers.rl.mdpo import chosen_steps, step_advantages, step_scores
-from dare_bench.trainers.rl.surrogate import STD_EPS, Advantage, Divergence, advantages, clipped, divergence
+from dare_bench.trainers.rl.options import Advantage
+from dare_bench.trainers.rl.surrogate import STD_EPS, Divergence, advantages, clipped, divergence
 from dare_bench.trainers.rl.tree import local_advantages, node_values
 from dare_bench.training.spec import train_spec
 

@@ -219,9 +219,12 @@ def test_one_build_at_a_time_has_the_folder(built: tuple[Path, Path]) -> None:
 def test_a_page_of_somebody_else_is_not_written_over(tmp_path: Path) -> None:
     make_run(tmp_path / "runs", "r", n_docs=2)
     (tmp_path / "index.html").write_text("<p>My own page.")
-    with pytest.raises(UsageError, match="exists and was not written by dare-bench"):
-        build(tmp_path / "runs", tmp_path)
-    assert (tmp_path / "index.html").read_text() == "<p>My own page."
+    (tmp_path / "photos").mkdir()
+    (tmp_path / "photos/a.jpg").write_text("a photo")
+    for out, held_there in ((tmp_path, "'index.html, photos, runs'"), (tmp_path / "photos", "'a.jpg'")):
+        with pytest.raises(UsageError, match=f"did not write .{held_there}.; give a new or an empty folder"):
+            build(tmp_path / "runs", out)
+    assert (tmp_path / "index.html").read_text() == "<p>My own page." and not (tmp_path / "photos/data").exists()
 
 
 def _killed_build(runs: Path, out: Path) -> None:

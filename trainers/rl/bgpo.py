@@ -12,21 +12,14 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import ClassVar
 
-from pydantic import Field
 from torch import Tensor
 
+from dare_bench.trainers.rl.algorithm_options import BGPOOptions
 from dare_bench.trainers.rl.completions import Completion
 from dare_bench.trainers.rl.estimators import Actions, elbo
-from dare_bench.trainers.rl.options import DARE_ROLLOUT, DARE_TRAINING, PublishedRollout, RatioOptions
+from dare_bench.trainers.rl.options import DARE_ROLLOUT, DARE_TRAINING, PublishedRollout
 from dare_bench.trainers.rl.policy_gradient import PolicyGradient, counts_of
 from dare_bench.trainers.rl.surrogate import linearized
-
-
-class BGPOOptions(RatioOptions):
-    """Settings of ``bgpo``."""
-
-    temperature: float = Field(0.6, gt=0, description="Temperature of the rollout.")
-    num_mc: int = Field(16, ge=1, description="Monte Carlo masks of each completion.")
 
 
 class BGPO(PolicyGradient):

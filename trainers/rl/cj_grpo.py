@@ -16,33 +16,17 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import ClassVar
 
-from pydantic import Field
-
+from dare_bench.trainers.rl.algorithm_options import CJGRPOOptions
 from dare_bench.trainers.rl.completions import Completion
 from dare_bench.trainers.rl.estimators import Actions, trajectory
 from dare_bench.trainers.rl.options import (
     ADAPTER,
-    AGGREGATION,
     DARE_RATIO,
     DARE_ROLLOUT,
     SCRIPTS,
-    EndOptions,
     PublishedRollout,
-    RatioOptions,
 )
 from dare_bench.trainers.rl.policy_gradient import PolicyGradient
-from dare_bench.trainers.rl.surrogate import Advantage, Aggregation
-
-
-class CJGRPOOptions(EndOptions, RatioOptions):
-    """Settings of ``cj_grpo``."""
-
-    num_generations: int = Field(6, ge=2, description="Completions of each prompt (the group).")
-    num_iterations: int = Field(12, ge=1, description="Optimizer steps on each rollout.")
-    advantage: Advantage = Field("mean", description="Advantages within a group.")
-    epsilon: float = Field(0.5, ge=0, description="Clip range of the ratio.")
-    beta: float = Field(0.04, ge=0, description="Strength of the KL penalty to the reference policy; 0 needs none.")
-    aggregation: Aggregation = Field("transition", description=AGGREGATION)
 
 
 class CJGRPO(PolicyGradient):

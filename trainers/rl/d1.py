@@ -10,8 +10,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import ClassVar
 
-from pydantic import Field
-
+from dare_bench.trainers.rl.algorithm_options import D1Options
 from dare_bench.trainers.rl.completions import Completion
 from dare_bench.trainers.rl.estimators import Actions, fully_masked
 from dare_bench.trainers.rl.options import (
@@ -20,23 +19,8 @@ from dare_bench.trainers.rl.options import (
     DARE_RATIO,
     DARE_ROLLOUT,
     SCRIPTS,
-    EndOptions,
-    RatioOptions,
 )
 from dare_bench.trainers.rl.policy_gradient import PolicyGradient
-from dare_bench.trainers.rl.surrogate import Advantage
-
-
-class D1Options(EndOptions, RatioOptions):
-    """Settings of ``d1``."""
-
-    num_generations: int = Field(6, ge=2, description="Completions of each prompt (the group).")
-    num_iterations: int = Field(12, ge=1, description="Optimizer steps on each rollout.")
-    temperature: float = Field(0.9, gt=0, description="Temperature of the rollout.")
-    advantage: Advantage = Field("mean", description="Advantages within a group.")
-    epsilon: float = Field(0.5, ge=0, description="Clip range of the ratio.")
-    beta: float = Field(0.04, ge=0, description="Strength of the KL penalty to the reference policy; 0 needs none.")
-    p_mask_prompt: float = Field(0.15, ge=0, lt=1, description="Probability that a prompt token is masked.")
 
 
 class D1(PolicyGradient):

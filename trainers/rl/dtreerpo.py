@@ -24,20 +24,20 @@ from dataclasses import replace
 from typing import ClassVar
 
 import torch
-from pydantic import BaseModel, Field, model_validator
+from pydantic import BaseModel
 from torch import Tensor
 
 from dare_bench.errors import UsageError
 from dare_bench.protocols import LoadedModel
 from dare_bench.trainers.objective import Losses, Metrics
 from dare_bench.trainers.rl.algorithm import CAPABILITIES
+from dare_bench.trainers.rl.algorithm_options import DTreeRPOOptions
 from dare_bench.trainers.rl.completions import Completion
 from dare_bench.trainers.rl.estimators import Actions, from_parents
-from dare_bench.trainers.rl.options import ADAPTER, D1_ROLLOUT, EndOptions, RatioOptions
+from dare_bench.trainers.rl.options import ADAPTER, D1_ROLLOUT
 from dare_bench.trainers.rl.policy_gradient import PolicyGradient
 from dare_bench.trainers.rl.rollout_file import Rollout
 from dare_bench.trainers.rl.surrogate import (
-    Advantage,
     Distillation,
     RolloutStep,
     Surrogate,
@@ -53,43 +53,6 @@ from dare_bench.trainers.steps import Step, StepShape
 from dare_bench.training.rows import Tokens
 from dare_bench.training.spec import TrainSpec
 from dare_bench.types import Request
-
-
-class DTreeRPOOptions(EndOptions, RatioOptions):
-    """Settings of ``dtreerpo``."""
-
-    num_generations: int = Field(16, ge=2, description="Completions of each prompt: the leaves of its tree.")
-    tree_branch_factor: int = Field(
-        4, ge=1, description="Children of a node below the root; the root has as many as the leaves need."
-    )
-    tree_contraction_factor: int = Field(
-        2,
-        ge=1,
-        description="Levels of the tree: equal parts of a completion's forwards; paths branch at the start of each.",
-    )
-    num_iterations: int = Field(12, ge=1, description="Optimizer steps on each rollout.")
-    temperature: float = Field(0.9, gt=0, description="Temperature of the rollout.")
-    advantage: Advantage = Field("leave_one_out", description="Advantages among siblings.")
-    epsilon: float = Field(0.4, ge=0, description="Clip range of the ratio.")
-    beta: float = Field(0.01, ge=0, description="Strength of the KL penalty to the reference policy; 0 needs none.")
-    distillation: float = Field(3e-3, ge=0, description="Strength of self-distillation at the end of its schedule.")
-    distillation_growth: float = Field(2.0, gt=0, description="Growth of that strength with time (gamma).")
-    distillation_temperature: float = Field(2.0, gt=0, description="First temperature of the target (tau_max).")
-    distillation_cooling: float = Field(0.7, gt=0, description="Exponent of the temperature's fall with time.")
-    distillation_steps: int | None = Field(
-        None, ge=1, description="Optimizer steps of the schedule (default: those of the training)."
-    )
-
-    @model_validator(mode="after")
-    def _grows(self) -> DTreeRPOOptions:
-        below = self.tree_branch_factor ** (self.tree_contraction_factor - 1)
-        if self.num_generations % below or self.num_generations < 2 * below:
-            near = max(2, round(self.num_generations / below)) * below
-            raise ValueError(
-                f"num_generations={self.num_generations}: the leaves of a tree are a multiple of tree_branch_factor ** "
-                f"(tree_contraction_factor - 1) = {below}, at least {2 * below}; give {near}, or another branch factor"
-            )
-        return self
 
 
 class DTreeRPO(PolicyGradient):

@@ -12,19 +12,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import ClassVar
 
-from pydantic import Field
-
+from dare_bench.trainers.rl.algorithm_options import EBPOOptions
 from dare_bench.trainers.rl.completions import Completion
 from dare_bench.trainers.rl.estimators import Actions, elbo
-from dare_bench.trainers.rl.options import DARE_ROLLOUT, DARE_TRAINING, RatioOptions
+from dare_bench.trainers.rl.options import DARE_ROLLOUT, DARE_TRAINING
 from dare_bench.trainers.rl.policy_gradient import PolicyGradient, counts_of
-
-
-class EBPOOptions(RatioOptions):
-    """Settings of ``ebpo``."""
-
-    temperature: float = Field(0.6, gt=0, description="Temperature of the rollout (default: 1 on SDAR, 0.2 on Dream).")
-    num_mc: int = Field(16, ge=1, description="Monte Carlo masks of each completion.")
 
 
 class EBPO(PolicyGradient):

@@ -15,25 +15,15 @@ from collections.abc import Sequence
 from typing import ClassVar
 
 import torch
-from pydantic import Field
 from torch import Tensor
 
 from dare_bench.diffusion.schedules import NoiseSchedule
+from dare_bench.trainers.rl.algorithm_options import ESPOOptions
 from dare_bench.trainers.rl.completions import Completion
 from dare_bench.trainers.rl.estimators import Actions, elbo
-from dare_bench.trainers.rl.options import ADAPTER, PublishedRollout, RatioOptions
+from dare_bench.trainers.rl.options import ADAPTER, PublishedRollout
 from dare_bench.trainers.rl.policy_gradient import PolicyGradient
-from dare_bench.trainers.rl.surrogate import Advantage, Surrogate, divergence
-
-
-class ESPOOptions(RatioOptions):
-    """Settings of ``espo``."""
-
-    num_generations: int = Field(10, ge=2, description="Completions of each prompt (the group).")
-    num_iterations: int = Field(8, ge=1, description="Optimizer steps on each rollout.")
-    num_mc: int = Field(2, ge=1, description="Pairs of complementary masks of a completion.")
-    advantage: Advantage = Field("leave_one_out", description="Advantages within a group.")
-    beta: float = Field(0.01, ge=0, description="Strength of the KL penalty to the reference policy; 0 needs none.")
+from dare_bench.trainers.rl.surrogate import Surrogate, divergence
 
 
 class ESPO(PolicyGradient):

@@ -13,19 +13,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, ClassVar
 
-from pydantic import Field
-
+from dare_bench.trainers.rl.algorithm_options import JustGRPOOptions
 from dare_bench.trainers.rl.completions import Completion
 from dare_bench.trainers.rl.estimators import Actions, trajectory
-from dare_bench.trainers.rl.options import EndOptions, RatioOptions
 from dare_bench.trainers.rl.policy_gradient import PolicyGradient
-
-
-class JustGRPOOptions(EndOptions, RatioOptions):
-    """Settings of ``just_grpo``."""
-
-    num_generations: int = Field(16, ge=2, description="Completions of each prompt (the group).")
-    score_after_eos: bool = Field(True, description="Score the tokens after the first EOS too.")
 
 
 class JustGRPO(PolicyGradient):

@@ -23,47 +23,28 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, ClassVar, Literal
+from typing import Any, ClassVar
 
 import torch
-from pydantic import Field
 from torch import Tensor
 
 from dare_bench.errors import DecodingError, TrainingError, UsageError
 from dare_bench.protocols import LoadedModel
 from dare_bench.trainers.objective import Metrics
 from dare_bench.trainers.rl.algorithm import CAPABILITIES
+from dare_bench.trainers.rl.algorithm_options import MDPOOptions
 from dare_bench.trainers.rl.completions import Completion, Prediction
 from dare_bench.trainers.rl.estimators import Actions, predicted
-from dare_bench.trainers.rl.options import AGGREGATION, EndOptions, PublishedRollout, RatioOptions
+from dare_bench.trainers.rl.options import Advantage, PublishedRollout
 from dare_bench.trainers.rl.policy_gradient import PolicyGradient
 from dare_bench.trainers.rl.rollout import Rollouts
 from dare_bench.trainers.rl.rollout_metrics import numbers
-from dare_bench.trainers.rl.surrogate import Advantage, Aggregation, advantages
+from dare_bench.trainers.rl.surrogate import advantages
 from dare_bench.trainers.steps import StepShape
 from dare_bench.training.processes import first_process
 from dare_bench.training.rows import Tokens
 from dare_bench.training.spec import TrainSpec
 from dare_bench.types import Event, Generation, ModelSpec, Request, Reward, RewardPrompt
-
-
-class MDPOOptions(EndOptions, RatioOptions):
-    """Settings of ``mdpo``."""
-
-    temperature: float = Field(0.4, gt=0, description="Temperature of the rollout.")
-    beta: float = Field(0.02, ge=0, description="Strength of the KL penalty to the reference policy; 0 needs none.")
-    aggregation: Aggregation = Field("transition", description=AGGREGATION)
-    score_after_eos: bool = Field(True, description="Score the tokens after the first EOS too.")
-    sample_train_steps: int = Field(8, ge=1, description="Forwards of the sampler that each prompt is trained on.")
-    prompt_filter: Literal["over_denoising"] | None = Field(
-        None,
-        description="over_denoising: train only on prompts whose answer, with temperature 0, is right after some "
-        "forward and wrong after the last one, as in the published command (default: all prompts). Needs max_steps.",
-    )
-    confidence_weights: bool = Field(
-        False,
-        description="Multiply the loss of a token by its probability when it was sampled, as published code does.",
-    )
 
 
 class MDPO(PolicyGradient):

@@ -14,10 +14,11 @@ from typing import Any, Literal
 from pydantic import BaseModel, ConfigDict, Field, FiniteFloat, field_validator, model_validator
 
 from dare_bench.config import parse_pairs
-from dare_bench.trainers.rl.surrogate import Advantage, Aggregation
 from dare_bench.training.reward_calls import SECONDS
 from dare_bench.types import ModelSpec
 
+Advantage = Literal["standardized", "mean", "leave_one_out"]
+Aggregation = Literal["sequence", "token", "transition", "sequence_sum", "constant_length"]
 BLOCKS = frozenset({"llada", "llada_moe", "illada"})
 """Families with bidirectional attention whose default sampler decodes in blocks."""
 STEPS = BLOCKS | {"dream", "open_dcoder"}

@@ -16,7 +16,8 @@ from statistics import stdev
 import torch
 
 from dare_bench.trainers.rl.completions import Completion
-from dare_bench.trainers.rl.surrogate import Advantage, advantages
+from dare_bench.trainers.rl.options import Advantage
+from dare_bench.trainers.rl.surrogate import advantages
 from dare_bench.types import Generation, Reward, RewardPrompt
 
 

@@ -12,41 +12,19 @@ one block of masks. Source: section 3 and facebookresearch/SPG.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import ClassVar, Literal
+from typing import ClassVar
 
 import torch
-from pydantic import Field
 from torch import Tensor
 
 from dare_bench.trainers.objective import Losses, Metrics
+from dare_bench.trainers.rl.algorithm_options import SPGOptions
 from dare_bench.trainers.rl.completions import Completion
 from dare_bench.trainers.rl.estimators import Actions, BoundedActions, block_masked
-from dare_bench.trainers.rl.options import ADAPTER, D1_ROLLOUT, DARE, DARE_ROLLOUT, SCRIPTS, EndOptions, RLOptions
+from dare_bench.trainers.rl.options import ADAPTER, D1_ROLLOUT, DARE, DARE_ROLLOUT, SCRIPTS
 from dare_bench.trainers.rl.policy_gradient import PolicyGradient
-from dare_bench.trainers.rl.surrogate import Advantage, surrogate_of
+from dare_bench.trainers.rl.surrogate import surrogate_of
 from dare_bench.trainers.steps import Step
-
-
-class SPGOptions(EndOptions, RLOptions):
-    """Settings of ``spg``."""
-
-    num_generations: int = Field(6, ge=2, description="Completions of each prompt (the group).")
-    num_iterations: int = Field(4, ge=1, description="Optimizer steps on each rollout.")
-    temperature: float = Field(0.9, gt=0, description="Temperature of the rollout.")
-    advantage: Advantage = Field("mean", description="Advantages within a group.")
-    num_mc: int = Field(2, ge=1, description="Monte Carlo masks of each completion.")
-    negative: Literal["mix", "eubo", "elbo", "zero"] = Field(
-        "mix",
-        description="The bound for completions without a positive advantage: upper, lower, their mix, or none. The "
-        "lower one is the ELBO if mask_block_length is at least the completion's length and p_mask_prompt is 0; with "
-        "few draws the upper one is often below it.",
-    )
-    eubo_beta: float = Field(1.5, gt=0, description="Exponent of the evidence upper bound.")
-    mix_weight: float = Field(0.5, ge=0, le=1, description="Weight of the upper bound in the mix.")
-    mask_block_length: int = Field(32, ge=1, description="Tokens of a block of masks.")
-    p_mask_prompt: float = Field(
-        0.15, ge=0, lt=1, description="Probability that a token before the block, prompt included, is masked."
-    )
 
 
 class SPG(PolicyGradient):

@@ -22,11 +22,10 @@ from torch import Tensor
 from dare_bench.trainers.objective import Metrics
 from dare_bench.trainers.rl.completions import Completion
 from dare_bench.trainers.rl.estimators import Actions
+from dare_bench.trainers.rl.options import Advantage, Aggregation
 from dare_bench.trainers.steps import Step
 
-Advantage = Literal["standardized", "mean", "leave_one_out"]
 Divergence = Literal["k1", "k2", "k3"]
-Aggregation = Literal["sequence", "token", "transition", "sequence_sum", "constant_length"]
 
 STD_EPS = 1e-6
 MAX_LOG_RATIO = 60.0

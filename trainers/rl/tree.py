@@ -26,10 +26,11 @@ from dare_bench.errors import UsageError
 from dare_bench.seeds import key
 from dare_bench.trainers.rl.algorithm import Algorithm
 from dare_bench.trainers.rl.completions import Completion
+from dare_bench.trainers.rl.options import Advantage
 from dare_bench.trainers.rl.rollout import Rollouts, weights_version
 from dare_bench.trainers.rl.rollout_file import Rollout
 from dare_bench.trainers.rl.rollout_metrics import group_metrics, numbers, reward_metrics, written_nll
-from dare_bench.trainers.rl.surrogate import Advantage, advantages, distilled_positions
+from dare_bench.trainers.rl.surrogate import advantages, distilled_positions
 from dare_bench.trainers.steps import StepShape
 from dare_bench.training.rows import Tokens
 from dare_bench.types import Generation, Request

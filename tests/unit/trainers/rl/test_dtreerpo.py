@@ -26,7 +26,8 @@ from table_policy import EOS, MASK, SPEC, Table, V, check_divisions, divided, gr
 from dare_bench.trainers.rl.d1 import D1
 from dare_bench.trainers.rl.dtreerpo import DTreeRPO
 from dare_bench.trainers.rl.estimators import from_parents, trajectory
-from dare_bench.trainers.rl.surrogate import MIN_TEMPERATURE, Aggregation, targets
+from dare_bench.trainers.rl.options import Aggregation
+from dare_bench.trainers.rl.surrogate import MIN_TEMPERATURE, targets
 from dare_bench.trainers.rl.tree import local_advantages, node_values
 from dare_bench.trainers.steps import StepShape
 from dare_bench.types import Event, Generation, Sample

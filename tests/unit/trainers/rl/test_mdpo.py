@@ -31,9 +31,9 @@ from dare_bench.errors import TrainingError, UsageError
 from dare_bench.trainers.rl.completions import Completion, Prediction
 from dare_bench.trainers.rl.estimators import predicted
 from dare_bench.trainers.rl.mdpo import MDPO, step_advantages, step_scores
+from dare_bench.trainers.rl.options import Aggregation
 from dare_bench.trainers.rl.rollout import Rollouts
 from dare_bench.trainers.rl.rollout_file import write_rollout
-from dare_bench.trainers.rl.surrogate import Aggregation
 from dare_bench.trainers.steps import StepShape
 from dare_bench.types import Event, Generation, ModelSpec, Reward, Sample
 

@@ -21,9 +21,10 @@ from dare_bench.trainers.rl.d1 import D1
 from dare_bench.trainers.rl.ebpo import EBPO
 from dare_bench.trainers.rl.espo import ESPO
 from dare_bench.trainers.rl.just_grpo import JustGRPO
+from dare_bench.trainers.rl.options import Aggregation
 from dare_bench.trainers.rl.policy_gradient import shared_key_of
 from dare_bench.trainers.rl.rollout import Rollouts
-from dare_bench.trainers.rl.surrogate import Aggregation, advantages
+from dare_bench.trainers.rl.surrogate import advantages
 from dare_bench.trainers.steps import StepShape
 from dare_bench.types import Event, Generation, ModelSpec
 

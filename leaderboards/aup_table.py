@@ -59,7 +59,7 @@ def methods(site: Site | None, view: BoardView, at: int) -> list[ParallelMethod]
             continue
         score = cell.score
         if score.is_share and score.higher_is_better and score.task in cell.entry.decodings:
-            found[_method(cell)].append((row, cell))
+            found[method_key(cell)].append((row, cell))
     best = max((100 * cell.score.value for rows in found.values() for _, cell in rows), default=0.0)
     several = [_of_rows(site, rows, best) for rows in found.values() if len(rows) > 1]
     return sorted((method for method in several if method is not None), key=lambda method: -method.aup)
@@ -80,7 +80,7 @@ def _of_rows(site: Site | None, rows: Sequence[tuple[BoardRow, RunScore]], best:
     return ParallelMethod(rated[0][0].name.text, ordered, aup(points, best))
 
 
-def _method(cell: RunScore) -> str:
+def method_key(cell: RunScore) -> str:
     """Equal for two budgets of one method."""
     entry, score = cell.entry, cell.score
     decoding = _without_budget(entry.decodings.get(score.task, {}))

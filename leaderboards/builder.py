@@ -12,6 +12,7 @@ from dare_bench.errors import RunError
 from dare_bench.leaderboards import (
     board_page,
     change_log,
+    checkpoint_page,
     comparison_index,
     lineage_page,
     overview_page,
@@ -126,6 +127,7 @@ def _write(site: Site, context: Context, report: SiteReport, progress: Callable[
     for entry in context.entries:
         run_page.write(site, context, entry)
     score_badge.write(site, context)
+    checkpoint_page.write(site, context)
     for module in PAGES:
         if module.link(context) is not None:
             module.write(site, context)

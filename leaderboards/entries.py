@@ -20,17 +20,18 @@ from dare_bench.analysis.names import (
     full_names,
     trainings,
 )
+from dare_bench.analysis.published import find_score
 from dare_bench.analysis.run_finder import iterate_runs, open_run
 from dare_bench.analysis.settings import PromptContext, RowKey, prompt_context, requested, row_key
 from dare_bench.errors import RunError
 from dare_bench.formatting import spread
-from dare_bench.leaderboards.rendering import unique_slugs
+from dare_bench.leaderboards.rendering import slug, unique_slugs
 from dare_bench.leaderboards.site import state
 from dare_bench.program import several
 from dare_bench.runs.reader import Run
 from dare_bench.runs.results import members
 from dare_bench.runs.run_files import RUN_FILE
-from dare_bench.runs.schema import UNKNOWN, UNSAFE_ALLOWED, Block, Cost
+from dare_bench.runs.schema import UNKNOWN, UNSAFE_ALLOWED, Block, Cost, RecipeBlock
 from dare_bench.runs.scores import Score, headline
 from dare_bench.runs.text import one_line, without_paths
 
@@ -60,6 +61,19 @@ def farthest_apart(groups: Iterable[Sequence[float]]) -> float:
     return max((max(speeds) / min(speeds) for speeds in groups if len(speeds) > 1), default=1.0)
 
 
+@dataclass(frozen=True, slots=True)
+class PublishedScore:
+    """A recipe's published score (None: no number) and the run's reproduction (None: not measured)."""
+
+    recipe: RecipeBlock
+    value: float | None
+    reproduced: Score | None
+
+    def fact(self, *names: str) -> str:
+        """The first of these facts that the recipe states about the published score; empty if none."""
+        return next((str(fact) for name in names if (fact := self.recipe.published.get(name))), "")
+
+
 @dataclass(slots=True)
 class BoardEntry:
     """A run.
@@ -80,6 +94,9 @@ class BoardEntry:
         unknown: what an external result does not record; empty for a run of dare-bench.
         kept: the run itself, of an external result: opening it takes a pass over all its samples.
         edited: tasks whose sample files were changed after the run (filled in when the samples are read).
+        command: the command that repeats the run; empty if it is not recorded.
+        published: the published scores of the run's recipes.
+        checkpoint_page: the page of its weights, by content hash and adapter.
     """
 
     path: Path
@@ -117,6 +134,9 @@ class BoardEntry:
     slug: str = ""
     kept: Run | None = None
     edited: list[str] = field(default_factory=list)
+    command: str = ""
+    published: list[PublishedScore] = field(default_factory=list)
+    checkpoint_page: str = ""
 
     @property
     def is_external(self) -> bool:
@@ -228,7 +248,25 @@ def read_entries(roots: Iterable[str | Path], problem: Callable[[str], None]) ->
     names = full_names((entry.checkpoint, entry.lineage) for entry in entries)
     for entry, place in zip(entries, unique_slugs(entry.run_id for entry in entries), strict=True):
         entry.name, entry.slug = names[entry.checkpoint], place
+    _place_checkpoints(entries)
     return entries
+
+
+def _place_checkpoints(entries: Sequence[BoardEntry]) -> None:
+    """Give equal weights one page, named after the hashes of content and adapter."""
+    names: dict[tuple[str, ...], str] = {}
+    for entry in entries:
+        hashes = [digest.removeprefix("sha256:")[:12] for digest in entry.checkpoint[1:3] if digest]
+        names.setdefault(_weights(entry), slug("-".join(hashes) or entry.model))
+    places = dict(zip(names, unique_slugs(names.values()), strict=True))
+    for entry in entries:
+        entry.checkpoint_page = f"checkpoints/{places[_weights(entry)]}.html"
+
+
+def _weights(entry: BoardEntry) -> tuple[str, ...]:
+    """Equal for runs of the same weights; runs without results have only a name."""
+    name, content, adapter, _ = entry.checkpoint
+    return (content, adapter) if content else (name,)
 
 
 def _entry(run: Run) -> BoardEntry:
@@ -276,6 +314,8 @@ def _add_block(entry: BoardEntry, run: Run, block: Block) -> None:
     entry.decodings = {name: task.decoding for name, task in block.tasks.items() if task.decoding}
     entry.rescored = any("scored again" in event.what for event in block.events)
     entry.programs = several(block.programs)
+    entry.command = without_paths(block.command)
+    entry.published = [_published(run, recipe) for recipe in block.recipes]
     for name in entry.contexts:
         tasks = [block.tasks[task] for task in members(run.results, name) if task in block.tasks]
         requests = sum(task.requests for task in tasks)
@@ -283,6 +323,12 @@ def _add_block(entry: BoardEntry, run: Run, block: Block) -> None:
             entry.task_nfe[name] = sum(task.nfe or 0 for task in tasks) / requests
         if any(task.decoding for task in tasks):
             entry.generated |= {name}
+
+
+def _published(run: Run, recipe: RecipeBlock) -> PublishedScore:
+    value = recipe.published.get("value")
+    number = float(value) if isinstance(value, (int, float)) and not isinstance(value, bool) else None
+    return PublishedScore(recipe, number, find_score(run, recipe.score))
 
 
 def _unsafe(run: Run) -> bool:

@@ -101,7 +101,7 @@ def _standing(row: BoardRow) -> Standing:
         row.mean or 0.0,
         interval.lo if interval else None,
         interval.hi if interval else None,
-        row.main.page,
+        row.main.checkpoint_page,
         row.band,
         row.name.detail,
         row.main.family,

@@ -155,7 +155,7 @@ def citations(view: BoardView, digest: str) -> str:
     """BibTeX: an entry for the board, by the SHA-256 of its JSON file, and one for each row."""
     runs = counted(sum(len(row.entries) for row in view.rows), "run")
     note = f"Leaderboard built by dare-bench {__version__} from {runs}; SHA-256 of its JSON file: {digest}"
-    entries = [_misc(f"board:{view.name}", one_line(view.board.title, 200), newest(view), note)]
+    entries = [misc_entry(f"board:{view.name}", one_line(view.board.title, 200), newest(view), note)]
     for row in view.rows:
         names = column_names(view.columns)
         scores = [f"{name} {_score(cell.score)}" for name, cell in zip(names, row.cells, strict=True) if cell]
@@ -165,7 +165,7 @@ def citations(view: BoardView, digest: str) -> str:
             *([f"shown with: {', '.join(badge.text for badge in row.badges)}"] if row.badges else []),
             f"{'run' if len(row.entries) == 1 else 'runs'} {', '.join(entry.run_id for entry in row.entries)}",
         ]
-        entries.append(_misc(f"run:{row.main.slug}", row.name.text, row.created, "; ".join(facts)))
+        entries.append(misc_entry(f"run:{row.main.slug}", row.name.text, row.created, "; ".join(facts)))
     return "\n".join(entries)
 
 
@@ -174,7 +174,8 @@ def _score(score: Score) -> str:
     return f"{score.text}{bounds}, n {score.n_text}"
 
 
-def _misc(key: str, title: str, created: str, note: str) -> str:
+def misc_entry(key: str, title: str, created: str, note: str) -> str:
+    """An entry of BibTeX for something that was evaluated on the day ``created``."""
     year, month = created[:4], created[5:7]
     fields = {"title": f"{{{bibtex_text(title)}}}"}
     if year.isdecimal():

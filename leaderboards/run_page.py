@@ -6,15 +6,13 @@ from collections.abc import Iterator, Mapping
 from dataclasses import asdict
 from typing import Any
 
-from dare_bench.analysis.names import method_of, training_settings, trainings
-from dare_bench.analysis.published import find_score
 from dare_bench.errors import RunError
 from dare_bench.leaderboards.context import Context
 from dare_bench.leaderboards.entries import BoardEntry
 from dare_bench.leaderboards.rendering import settings_table
 from dare_bench.leaderboards.site import Site
 from dare_bench.runs.reader import Run
-from dare_bench.runs.schema import Block, RecipeBlock
+from dare_bench.runs.schema import Block
 from dare_bench.runs.scores import Score, extraction_rate
 from dare_bench.runs.text import without_paths
 
@@ -30,13 +28,8 @@ def write(site: Site, context: Context, entry: BoardEntry) -> None:
         "pages": context.pages.get(entry.slug, {}),
         "badges": list(row.badges) if row else [],
         "beside": [(other.page, other.run_id, tuple(other.tasks)) for other in in_row if other is not entry],
-        "same": [
-            (other.page, other.run_id, other.settings, other.created)
-            for other in context.entries
-            if other.checkpoint == entry.checkpoint and other not in in_row
-        ],
     }
-    inputs = (entry.state, entry.path.name, entry.name, values)
+    inputs = (entry.state, entry.path.name, entry.name, entry.checkpoint_page, values)
     try:
         site.part(f"run {entry.slug}", inputs, lambda: _write(site, entry, values))
     except RunError as error:
@@ -71,8 +64,6 @@ def _write(site: Site, entry: BoardEntry, values: Mapping[str, Any]) -> None:
         extracted=any(score.extraction_rate is not None for score in run.scores()),
         tasks=[_task(run, name) for name in tasks],
         answers=_answers(block) if block else ([], []),
-        recipes=[_recipe(run, recipe) for recipe in block.recipes] if block else [],
-        trainings=[_training(training) for training in trainings(entry.lineage)],
         settings_table=settings_table,
         decoding=settings_table({name: task.decoding for name, task in tasks.items() if task.decoding}),
         likelihood=settings_table({name: task.likelihood for name, task in tasks.items() if task.likelihood}),
@@ -141,23 +132,3 @@ def _answers(block: Block) -> tuple[list[str], list[tuple[str, str, list[int], f
         for task, name, counts in counted
     ]
     return names, rows
-
-
-def _recipe(run: Run, recipe: RecipeBlock) -> dict[str, Any]:
-    """A published score and the run's reproduction (None if the run has no such score)."""
-    published = recipe.published
-    value = published.get("value")
-    return {
-        "recipe": recipe,
-        "published": float(value) if isinstance(value, (int, float)) and not isinstance(value, bool) else None,
-        "measures": str(published.get("measures") or published.get("metric") or ""),
-        "source": str(published.get("source") or ""),
-        "n": str(published.get("n") or ""),
-        "reproduced": find_score(run, recipe.score),
-    }
-
-
-def _training(training: Mapping[str, Any]) -> dict[str, Any]:
-    """A training behind the checkpoint: its base, method, data, and every setting."""
-    facts = {name: training.get(name) for name in ("base", "data", "seed", "step", "steps", "data_hash", "version")}
-    return {"method": method_of(training), **facts, "settings": training_settings(training)}

@@ -172,7 +172,7 @@ def test_the_address_holds_the_view(look: Look, board: Path) -> None:
     page.get_by_role("searchbox").fill("tiny-")
     assert query(page) == address.replace("q=tiny", "q=tiny-")
     page.locator("table.board tbody a").first.click()
-    page.wait_for_url("**/runs/best/index.html")
+    page.wait_for_url("**/checkpoints/abababababab.html")
     page.go_back()
     page.wait_for_url("**/table.html?*")
     assert (

@@ -41,6 +41,7 @@ def places(site: Path) -> list[Path]:
         "lineage/index.html",
         "compare/index.html",
         "changes.html",
+        "checkpoints/sft2-100.html",
         "alone.html",
     ]
     return [*(site / place for place in result), pair]

@@ -45,7 +45,7 @@ def test_the_best_are_one_a_checkpoint_with_their_ranks(site: Path) -> None:
     """Of two settings of tiny-llada, both ranked first, the one with the better score is shown."""
     html = (site / "index.html").read_text()
     assert names_of_best(html) == ["1–2 tiny-llada", "3 tiny-llada-base"]
-    assert 'href="runs/best/index.html"' in html.split('class="chart standings"')[1].split("</figure>")[0]
+    assert 'href="checkpoints/abababababab.html"' in html.split('class="chart standings"')[1].split("</figure>")[0]
     assert "Best checkpoints by the mean of 3 tasks" in html
 
 

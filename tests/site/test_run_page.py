@@ -60,10 +60,13 @@ def test_a_trained_checkpoint_says_what_it_was_made_of(tmp_path: Path) -> None:
     run = make_run(tmp_path / "runs", "tuned", model="a-very-long-name-of-a-sweep")
     made_of(run, {**LAST, "data": EVIL, "parents": [FIRST]})
     build(tmp_path / "runs", tmp_path / "site")
-    board, page = (Page(tmp_path / "site" / place) for place in ("table.html", "runs/tuned/index.html"))
-    for text in (board.words, page.words):
+    run_page = Page(tmp_path / "site/runs/tuned/index.html")
+    page = Page(tmp_path / "site" / next((tmp_path / "site/checkpoints").glob("*.html")))
+    board = Page(tmp_path / "site/table.html")
+    assert f"../../checkpoints/{page.path.name}" in run_page.links
+    for text in (board.words, run_page.words, page.words):
         assert "tiny-llada-base → SFT → VRPO (LoRA)" in text and "seed 0, step 5" in text
-    assert "a-very-long-name" not in board.text and "a-very-long-name-of-a-sweep" in page.text
+    assert "a-very-long-name" not in board.text and "a-very-long-name-of-a-sweep" in run_page.text
     assert "SFT on a.jsonl, step 9 of 9, seed 1" in page.words and "step 5 of 10, seed 0" in page.words
     assert "<script>alert" not in board.path.read_text() + page.path.read_text()
 
@@ -154,8 +157,10 @@ def test_a_run_says_why_it_is_not_ranked_and_where_its_checkpoint_stands_otherwi
     build(runs, out)
     page = Page(out / "runs" / "whole" / "index.html")
     assert "shares its row with dare_countdown3" in page.words and "../../runs/beside/index.html" in page.links
-    assert "1 other run of this checkpoint" in page.words and "../../runs/quick/index.html" in page.links
+    (checkpoint,) = (out / "checkpoints").glob("*.html")
+    assert f"../../checkpoints/{checkpoint.name}" in page.links
+    assert "3 runs" in Page(checkpoint).words and "../runs/quick/index.html" in Page(checkpoint).links
     assert "1 of 2 tasks missing dare_countdown3" in Page(out / "runs" / "quick" / "index.html").words
     make_run(runs, "quicker", tasks={"dare_sudoku": 0.4}, decoding={"steps": 2}, created="2026-11-01T00:00:00")
     build(runs, out)
-    assert "2 other runs" in Page(out / "runs" / "whole" / "index.html").words
+    assert "4 runs" in Page(checkpoint).words

@@ -179,6 +179,7 @@ def task_keys(columns: Sequence[TaskColumn]) -> list[str]:
 
 TALL = 25
 """Number of rows from which the table scrolls under its headings."""
+SCRIPTS = ("board_view", "board_download", "board", "board_compare")
 DATATABLES = "static/vendor/datatables-3.1.5/dataTables.min.js"
 
 
@@ -223,7 +224,13 @@ def _table_values(view: BoardView) -> dict[str, Any]:
         "tall": len(rows) >= TALL,
         "models": len({row.main.checkpoint for row in rows}),
         "sheets": ["static/board.css"],
-        "scripts": [DATATABLES, "static/board_view.js", "static/board_download.js", "static/board.js"],
+        "scripts": [
+            DATATABLES,
+            "static/board_view.js",
+            "static/board_download.js",
+            "static/board.js",
+            "static/board_compare.js",
+        ],
     }
 
 

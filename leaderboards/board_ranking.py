@@ -34,11 +34,13 @@ from dare_bench.runs.scores import Score
 @dataclass(frozen=True, slots=True)
 class Stratum:
     """One task behind a score, which is the mean of its tasks' means by ``weight``. Two runs with the same
-    ``documents`` have values of the same documents, in the same order."""
+    ``documents`` have values of the same documents, in the same order. ``ids``: None where they are 0, 1, 2 ..."""
 
     weight: float
     documents: str
     values: list[float]
+    task: str
+    ids: list[str] | None
 
 
 def document_values(site: Site, entry: BoardEntry, score: Score) -> list[Stratum]:
@@ -46,7 +48,8 @@ def document_values(site: Site, entry: BoardEntry, score: Score) -> list[Stratum
     inputs = (entry.state, entry.files)
     facts = site.part(f"values {entry.slug} {score.task} {score.key}", inputs, lambda: _read(entry, score))
     return [
-        Stratum(weight, documents, [float(value) for value in values]) for weight, documents, values in facts["tasks"]
+        Stratum(weight, documents, [float(value) for value in values], task, ids)
+        for weight, documents, values, task, ids in facts["tasks"]
     ]
 
 
@@ -60,17 +63,23 @@ def _read(entry: BoardEntry, score: Score) -> Mapping[str, Any]:
             values = values_of(run, score_of(run, task, score.key), [task])
             if values.problem() is not None:
                 return {"tasks": []}
-            ids = sorted(values.parts, key=_numeric_order)
+            ids = sorted(values.parts, key=numeric_order)
             numbers = values.of(ids)
             is_binary = all(number in (0.0, 1.0) for number in numbers)
             documents = hashlib.sha256(repr([(doc, values.targets[doc]) for doc in ids]).encode()).hexdigest()[:16]
-            tasks.append([weight, documents, "".join(str(int(number)) for number in numbers) if is_binary else numbers])
+            compact = "".join(str(int(number)) for number in numbers) if is_binary else numbers
+            tasks.append([weight, documents, compact, task, named_ids(ids)])
     except DareError:  # unreadable samples are reported when their pages are written
         return {"tasks": []}
     return {"tasks": tasks}
 
 
-def _numeric_order(doc: str) -> tuple[float, str]:
+def named_ids(ids: Sequence[str]) -> list[str] | None:
+    """The ids, or None for 0, 1, 2 ..."""
+    return None if all(doc == str(at) for at, doc in enumerate(ids)) else list(ids)
+
+
+def numeric_order(doc: str) -> tuple[float, str]:
     """Sort ids as numbers, as in the sample lines, so that random tests draw the same as in ``compare``."""
     return (int(doc), "") if doc.isdecimal() and len(doc) < 16 else (math.inf, doc)
 

@@ -181,6 +181,13 @@ class BoardRow:
         return [(str((row.main.lineage or {}).get("seed")), row.main.page) for row in self.members]
 
     @property
+    def runs_compared(self) -> str:
+        """The slugs of the runs that stand for the row in comparisons, of several seeds those of the newest; empty
+        where none has a score."""
+        newest = max(self.each, key=lambda row: row.created)
+        return ",".join(entry.slug for entry in newest.entries if entry.scores)
+
+    @property
     def created(self) -> str:
         return self.main.created
 

@@ -21,6 +21,7 @@ from dare_bench.leaderboards import (
     sample_pages,
     score_badge,
     speed_page,
+    verdicts,
 )
 from dare_bench.leaderboards.board import Board, load_board
 from dare_bench.leaderboards.board_ranking import make_rows, settled
@@ -131,6 +132,7 @@ def _write(site: Site, context: Context, report: SiteReport, progress: Callable[
     for module in PAGES:
         if module.link(context) is not None:
             module.write(site, context)
+    verdicts.write(site, context)
     change_log.write(site, context)
     for view in context.views:
         board_page.write(site, view)

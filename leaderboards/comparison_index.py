@@ -1,5 +1,5 @@
-"""The index of a site's comparisons: the best rows of each board with each other, every trained checkpoint with its
-base."""
+"""The page of comparisons: the best rows of each board with each other, every trained checkpoint with its base, and a
+script that compares any two to five rows."""
 
 from __future__ import annotations
 
@@ -14,11 +14,17 @@ from dare_bench.leaderboards.board_ranking import pair_p
 from dare_bench.leaderboards.board_rows import BoardRow
 from dare_bench.leaderboards.context import BoardView, Context
 from dare_bench.leaderboards.entries import RunScore
-from dare_bench.leaderboards.pair_differences import CheckpointChange, Delta, changes_of, judged, p_of_bounds, pairs
+from dare_bench.leaderboards.pair_differences import (
+    PLACE,
+    CheckpointChange,
+    Delta,
+    changes_of,
+    judged,
+    p_of_bounds,
+)
 from dare_bench.leaderboards.rendering import Link
 from dare_bench.leaderboards.site import Site
 
-PLACE = "compare/index.html"
 TOP = 8
 """Maximum number of rows of a board that are compared with each other, in 28 pairs."""
 
@@ -69,12 +75,11 @@ class ComparisonMatrix:
 
 def link(context: Context) -> Link | None:
     """In the navigation if there are runs to compare."""
-    some = any(len(_best(view)) > 1 for view in context.views)
-    return Link(PLACE, "Compare") if some or pairs(context) else None
+    return Link(PLACE, "Compare") if len(context.entries) > 1 else None
 
 
 def write(site: Site, context: Context) -> None:
-    """Write the index; the pages of pairs are written when their differences are needed."""
+    """Write the page. A script compares the rows that its address names; without it the page has the best rows."""
     place = {id(entry): at for at, entry in enumerate(context.entries)}
     matrices = [matrix for view in context.views if (matrix := _matrix(site, view, place)) is not None]
     steps, refused = changes_of(site, context)

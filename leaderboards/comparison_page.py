@@ -1,4 +1,4 @@
-"""The page of one comparison of runs: names, table, plot, and the documents that changed; alone or on a site."""
+"""The page that ``dare-bench compare --html`` writes: names, table, plot, and the documents that changed."""
 
 from __future__ import annotations
 
@@ -20,7 +20,6 @@ from dare_bench.leaderboards.rendering import tone, write_page
 from dare_bench.runs.reader import Run
 from dare_bench.runs.text import one_line, visible
 
-TEMPLATE = "comparison.html.j2"
 SHOWN = 100
 """Maximum number of changed documents with their texts on a page, over all tasks; all others are listed by id."""
 _TEXT = 1200
@@ -67,11 +66,11 @@ def write_standalone(comparison: RunComparison, path: str | Path) -> Path:
     Raises:
         SaveError: the page or one of its files could not be written.
     """
-    return write_page(path, TEMPLATE, ("charts.css", "compare.css"), alone=True, **page_values(comparison))
+    return write_page(path, "comparison.html.j2", ("charts.css", "compare.css"), **page_values(comparison))
 
 
-def page_values(comparison: RunComparison, places: Sequence[str] | None = None) -> dict[str, Any]:
-    """The values of the template; ``places`` are the runs' pages, if any."""
+def page_values(comparison: RunComparison) -> dict[str, Any]:
+    """The values of the template."""
     named = _names_of(comparison.runs)
     heads = [
         {
@@ -79,7 +78,6 @@ def page_values(comparison: RunComparison, places: Sequence[str] | None = None) 
             "name": named[at],
             "requested": one_line(", ".join(f"{k} {plain_value(v)}" for k, v in requested(run).items()), 120),
             "id": comparison.names[at],
-            "page": places[at] if places else None,
             "created": run.created,
         }
         for at, run in enumerate(comparison.runs)

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
+from typing import Any
 
 from dare_bench.leaderboards.board import Board, TaskColumn
 from dare_bench.leaderboards.board_rows import BoardRow
@@ -41,7 +42,8 @@ class Context:
     """All of a site.
 
     ``problem`` receives, in one line each, what had to be left out. ``samples``: write sample pages and comparisons,
-    which read sample files. ``pages``: the table of all samples (from the site's folder) by run (slug), then task.
+    which read sample files. ``pages``: the table of all samples (from the site's folder) by run (slug), then task;
+    ``answers``: how its documents are divided into pages, in the same way (see ``sample_pages.py``).
     """
 
     entries: Sequence[BoardEntry]
@@ -49,6 +51,7 @@ class Context:
     samples: bool = True
     views: list[BoardView] = field(default_factory=list)
     pages: dict[str, dict[str, str]] = field(default_factory=dict)
+    answers: dict[str, dict[str, Mapping[str, Any]]] = field(default_factory=dict)
 
     @cached_property
     def families(self) -> dict[str, int]:

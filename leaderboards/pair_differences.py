@@ -1,4 +1,4 @@
-"""The differences of two runs of a site that its pages show, and the page of the two. They are computed again only when
+"""The differences of two runs of a site that its pages show. They are computed again only when
 one of the runs or of their sample files has changed. Where sample lines are absent, documents cannot be paired: those
 differences come from the intervals of the scores. All pages with differences between a trained checkpoint and the one
 that it was trained from adjust their p-values together, so that they agree on what is significant."""
@@ -15,11 +15,10 @@ from dare_bench.analysis.paired_tests import Difference, holm
 from dare_bench.analysis.settings import MODEL
 from dare_bench.analysis.task_changes import DatedScore, question_difference
 from dare_bench.errors import IncompleteError, RunError, UsageError
-from dare_bench.leaderboards import comparison_page
 from dare_bench.leaderboards.checkpoint_trees import edges
 from dare_bench.leaderboards.context import Context
 from dare_bench.leaderboards.entries import BoardEntry
-from dare_bench.leaderboards.rendering import Tone, slug, tone
+from dare_bench.leaderboards.rendering import Tone, tone
 from dare_bench.leaderboards.site import Site
 from dare_bench.runs.scores import Score
 
@@ -36,6 +35,7 @@ class CheckpointChange:
     deltas: list[tuple[str, Delta]]
 
 
+PLACE = "compare.html"
 Scores = list[tuple[str, str]]
 """(task, "metric,filter") of each score."""
 
@@ -90,8 +90,8 @@ def judged(
 
 @dataclass(frozen=True, slots=True)
 class Delta(Difference):
-    """A difference as other pages show it, p not adjusted. ``settings`` names the settings that differ beside the
-    checkpoint; an unpaired difference has no ``page``."""
+    """A difference as pages show it, p not adjusted. ``settings`` names the settings that differ beside the
+    checkpoint; ``page`` compares the two runs."""
 
     share: bool
     higher_is_better: bool
@@ -110,21 +110,19 @@ class Delta(Difference):
 
 
 def facts(site: Site, first: BoardEntry, second: BoardEntry) -> dict[str, Any]:
-    """Compare two runs, the second with the first, and write their page.
-
-    Returns ``items`` (by task, see :func:`_record`) and ``place`` (their page); or ``refused``, why the two cannot be
-    compared.
-    """
+    """Compare two runs, the second with the first: ``items`` (by task, see :func:`_record`), or ``refused``, why the
+    two cannot be compared."""
     name = f"pair {first.slug} {second.slug}"
     if name in site.parts:
         return site.parts[name].facts
-    inputs = [(entry.state, entry.page, entry.files) for entry in (first, second)]
-    return site.part(name, inputs, lambda: _write(site, first, second))
+    inputs = [(entry.state, entry.files) for entry in (first, second)]
+    return site.part(name, inputs, lambda: _compare(first, second))
 
 
 def difference(site: Site, first: BoardEntry, second: BoardEntry, task: str, key: str) -> Delta | str:
     """The difference of one score of two runs, or why they are not comparable. It is unpaired where one of them has no
     sample lines."""
+    page = f"{PLACE}?a={first.slug}&b={second.slug}"
     if lacks_samples(first, task) or lacks_samples(second, task):
         unpaired = unpaired_difference(first, second, task, key)
         if isinstance(unpaired, str):
@@ -133,7 +131,7 @@ def difference(site: Site, first: BoardEntry, second: BoardEntry, task: str, key
         more = [name for name in first.requested.keys() | second.requested.keys() if name not in MODEL]
         settings = tuple(sorted(name for name in more if first.requested.get(name) != second.requested.get(name)))
         return Delta(
-            **asdict(found), share=score.is_share, higher_is_better=score.higher_is_better is not False, page="",
+            **asdict(found), share=score.is_share, higher_is_better=score.higher_is_better is not False, page=page,
             settings=settings, paired=False,
         )  # fmt: skip
     pair = facts(site, first, second)
@@ -146,7 +144,7 @@ def difference(site: Site, first: BoardEntry, second: BoardEntry, task: str, key
         item = site.part(name, inputs, lambda: _compare_one(first, second, task, key))
     if "refused" in item or item["breaks"]:
         return str(item.get("refused") or "; ".join(item["breaks"]))
-    values = item | {"page": pair["place"], "settings": tuple(item["settings"])}
+    values = item | {"page": page, "settings": tuple(item["settings"])}
     return Delta(**{field.name: values[field.name] for field in fields(Delta) if field.name in values})
 
 
@@ -166,19 +164,12 @@ def _without_paths(message: object, *entries: BoardEntry) -> str:
     return text
 
 
-def _write(site: Site, first: BoardEntry, second: BoardEntry) -> Mapping[str, Any]:
+def _compare(first: BoardEntry, second: BoardEntry) -> Mapping[str, Any]:
     try:
         comparison = compare([first.open(), second.open()], force=True)
     except (IncompleteError, RunError, UsageError) as error:
         return {"refused": _without_paths(error, first, second)}
-    where = f"compare/{slug(f'{first.slug} {second.slug}')}.html"
-    root = "../" * where.count("/")
-    # Two copies of one run have the same id, but different slugs.
-    comparison.names = [first.slug, second.slug] if first.run_id == second.run_id else [first.run_id, second.run_id]
-    comparison.left_out = [_without_paths(text, first, second) for text in comparison.left_out]
-    values = comparison_page.page_values(comparison, [root + first.page, root + second.page])
-    site.page(where, comparison_page.TEMPLATE, alone=False, **values)
-    return {"items": {item.task: _record(item) for item in comparison.items}, "place": where}
+    return {"items": {item.task: _record(item) for item in comparison.items}}
 
 
 def _record(item: ScoreComparison) -> dict[str, Any]:

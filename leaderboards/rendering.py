@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import json
 import math
 import re
 from collections import Counter
@@ -105,6 +106,17 @@ def _line(value: Any, limit: int = 80) -> str:
 def render(template: str, root: str, **values: Any) -> str:
     """A page as HTML. ``root`` leads from the page's folder to the site's folder ("" or "../../")."""
     return environment().get_template(template).render(root=root, **values)
+
+
+def script_json(value: Any) -> str:
+    """JSON that may stand in a script: characters that could end its element or open another are escaped."""
+    text = json.dumps(value, ensure_ascii=True, separators=(",", ":"))
+    return text.replace("&", "\\u0026").replace("<", "\\u003c").replace(">", "\\u003e")
+
+
+def data_script(place: str, value: Any) -> str:
+    """A script with the data of ``place``: a page opened from a disk may load scripts, but no other files."""
+    return f"dareData({script_json(place)},{script_json(value)});\n"
 
 
 def write_page(path: str | Path, template: str, assets: Sequence[str], **values: Any) -> Path:

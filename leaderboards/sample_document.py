@@ -15,12 +15,14 @@ from dare_bench.leaderboards.rendering import TEXT_LIMIT, environment, number, s
 from dare_bench.leaderboards.sample_canvas import escaped
 from dare_bench.runs.index import Document
 from dare_bench.runs.scores import Score
-from dare_bench.runs.text import one_line
+from dare_bench.runs.text import one_line, visible
 
 ANSWERS = 32
 MOST = SimpleNamespace(answers=ANSWERS, choices=100, prompts=4, filters=20, metrics=30)
 """Shown of one document at most; the rest is in the run's files, and the page says so."""
 _FIELDS = 20
+_COMPARED, _COMPARED_TEXT = 4, 3000
+"""Maximum number of answers to a document in comparisons, and of characters of each."""
 _WIDE = 600
 """Number of characters from which a prompt has a separate line."""
 _QUESTIONS = ("question", "problem", "query", "sentence", "text")
@@ -69,10 +71,12 @@ class DocumentLine:
 @dataclass(frozen=True, slots=True)
 class RenderedDocument:
     """A document's HTML, its line in the table, and the result by the headline metric: right, wrong, or neither (None).
-    ``unread``: the harness could not read every answer."""
+    ``unread``: the harness could not read every answer. ``answers``: question, target, the answers, and what was read
+    from them where that is another text (else None), and the anchor, for comparisons."""
 
     html: str
     line: DocumentLine
+    answers: list[Any]
     right: bool | None
     unread: bool
 
@@ -127,7 +131,16 @@ def render_document(
         Markup("") if headline is None else _metric("", *headline[1:]),
         number(sum(passes)) if any(passes) else "",
     )
-    return RenderedDocument(html.strip() + "\n", line, right, bool(unread))
+    texts = [answer.text for answer in view.answers[:_COMPARED]] if view.kind == "generate" else [gist]
+    read = result.filtered if view.kind == "generate" and not _unchanged(result, view) else None
+    answers = [
+        line.question,
+        visible(view.target, 400),
+        [visible(text, _COMPARED_TEXT) for text in texts],
+        None if read is None else visible(read, 400),
+        place,
+    ]
+    return RenderedDocument(html.strip() + "\n", line, answers, right, bool(unread))
 
 
 def _question(document: Document, view: DocumentView) -> str:

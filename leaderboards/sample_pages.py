@@ -1,5 +1,7 @@
 """Sample pages: the documents of a run with prompt, answer, extraction, score, and the order of unmasking.
 
+Beside each page ``N.html`` is a script ``N.js`` with its answers, from which the page of comparisons shows documents.
+
 A page is full when it has :data:`PAGE_SIZE` documents or :data:`PAGE_BYTES` of text. The number of pages, and the
 results on them, are known only after the last document. Until then the documents wait in a temporary file, so that a
 task of any size takes the memory of one page.
@@ -7,9 +9,8 @@ task of any size takes the memory of one page.
 
 from __future__ import annotations
 
-import json
 import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import cache
 from typing import Any, BinaryIO
@@ -18,9 +19,10 @@ from markupsafe import Markup
 
 from dare_bench.analysis.pairing import mismatched_scores
 from dare_bench.errors import RunError
+from dare_bench.leaderboards.board_ranking import named_ids
 from dare_bench.leaderboards.context import Context
 from dare_bench.leaderboards.entries import BoardEntry
-from dare_bench.leaderboards.rendering import slug
+from dare_bench.leaderboards.rendering import data_script, script_json, slug
 from dare_bench.leaderboards.sample_document import DocumentLine, RenderedDocument, render_document
 from dare_bench.leaderboards.site import Site
 from dare_bench.runs.reader import Run
@@ -110,6 +112,9 @@ def write(site: Site, context: Context, entry: BoardEntry) -> int:
         if facts.get("documents"):
             documents += facts["documents"]
             context.pages.setdefault(entry.slug, {})[task] = f"{_folder(entry, task)}/index.html"
+            context.answers.setdefault(entry.slug, {})[task] = {
+                "folder": _folder(entry, task), "sizes": facts["sizes"], "ids": facts["ids"],
+            }  # fmt: skip
     return documents
 
 
@@ -141,7 +146,7 @@ def _write(site: Site, entry: BoardEntry, run: Run, task: str) -> dict[str, Any]
     score = run.headline(task)
     try:
         with tempfile.TemporaryFile() as spool:
-            pages, overview = _spooled(run, task, score, spool)
+            pages, overview, ids = _spooled(site, run, task, score, spool, _folder(entry, task))
             total = sum(page.documents for page in pages)
             if pages:
                 _write_pages(
@@ -150,22 +155,43 @@ def _write(site: Site, entry: BoardEntry, run: Run, task: str) -> dict[str, Any]
                 )  # fmt: skip
     except OSError as error:
         raise save_error(tempfile.gettempdir(), error) from error
-    return {"documents": total, "edited": bool(notes)}
+    return {
+        "documents": total,
+        "edited": bool(notes),
+        "sizes": [page.documents for page in pages],
+        "ids": named_ids(ids),
+    }
 
 
-def _spooled(run: Run, task: str, score: Score | None, spool: BinaryIO) -> tuple[list[SamplePage], _Overview]:
-    """The pages of a task; their text is written one after another into ``spool``."""
+def _spooled(
+    site: Site, run: Run, task: str, score: Score | None, spool: BinaryIO, folder: str
+) -> tuple[list[SamplePage], _Overview, list[str]]:
+    """The pages of a task, whose text is written one after another into ``spool``, and the ids of all documents. The
+    scripts with the answers of each page are written to ``folder``."""
     pages: list[SamplePage] = []
-    overview = _Overview()
+    overview, ids = _Overview(), list[str]()
+    answers: dict[str, list[Any]] = {}
     for at, document in enumerate(run.documents(task)):
         rendered = render_document(document, score, run.choice_value, opened=at == 0)
         text = rendered.html.encode("utf-8", "replace")
         doc_id = one_line(str(document.doc_id), 24)
         if not pages or pages[-1].documents >= PAGE_SIZE or pages[-1].size + len(text) > PAGE_BYTES:
+            if pages:
+                _write_answers(site, folder, pages[-1].number, answers)
             pages.append(SamplePage(len(pages) + 1, doc_id, spool.tell()))
+            answers = {}
         pages[-1].add(doc_id, rendered, spool.write(text))
         overview.add(pages[-1], rendered)
-    return pages, overview
+        ids.append(str(document.doc_id))
+        answers[ids[-1]] = rendered.answers
+    if pages:
+        _write_answers(site, folder, pages[-1].number, answers)
+    return pages, overview, ids
+
+
+def _write_answers(site: Site, folder: str, number: int, answers: Mapping[str, list[Any]]) -> None:
+    place = f"{folder}/{number}.js"
+    site.text(place, data_script(place, answers))
 
 
 def _write_pages(
@@ -173,7 +199,7 @@ def _write_pages(
 ) -> None:
     table = ""
     if len(pages) <= FEW_PAGES:
-        table = Markup(as_data([page.first for page in pages]))
+        table = Markup(script_json([page.first for page in pages]))
     counts = [overview.counts[kind] for kind in ("right", "wrong", "unread")]
     for page in pages:
         spool.seek(page.place)
@@ -196,9 +222,3 @@ def _near(pages: list[SamplePage], number: int) -> Iterator[SamplePage | None]:
         if each > before + 1:
             yield None if each > before + 2 else pages[each - 2]
         yield pages[each - 1]
-
-
-def as_data(value: Any) -> str:
-    """JSON that may stand in a script element: characters that could end the element or open another are escaped."""
-    text = json.dumps(value, ensure_ascii=True, separators=(",", ":"))
-    return text.replace("&", "\\u0026").replace("<", "\\u003c").replace(">", "\\u003e")

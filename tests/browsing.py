@@ -147,3 +147,17 @@ def faults_in_all_views(page: Any) -> list[str]:
 def fits(page: Any) -> bool:
     """Does the page itself not scroll sideways?"""
     return bool(page.evaluate("document.documentElement.scrollWidth <= window.innerWidth"))
+
+
+def layout_shift(page: Any) -> float:
+    """How much of a page has moved since it was opened (the sum of its layout shifts)."""
+    return float(
+        page.evaluate(
+            """() => new Promise((done) => {
+                let sum = 0;
+                new PerformanceObserver((list) => { for (const each of list.getEntries()) sum += each.value; })
+                    .observe({ type: "layout-shift", buffered: true });
+                setTimeout(() => done(sum), 300);
+            })"""
+        )
+    )

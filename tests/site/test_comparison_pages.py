@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from lineages import make_checkpoint, trained
 from run_factory import make_run
-from site_pages import EVIL, Page, pages, plain
+from site_pages import EVIL, Page, plain
 from typer.testing import CliRunner
 
 from dare_bench.analysis.comparison import compare
@@ -19,7 +19,7 @@ from dare_bench.analysis.paired_tests import holm, paired_difference
 from dare_bench.analysis.pairing import pair
 from dare_bench.cli import app
 from dare_bench.errors import RunError
-from dare_bench.formatting import p_text, short_difference
+from dare_bench.formatting import p_text, short_bounds, short_difference
 from dare_bench.leaderboards.builder import build
 from dare_bench.leaderboards.charts.rows import Effect, forest
 from dare_bench.leaderboards.comparison_index import TOP
@@ -59,17 +59,18 @@ def facts(out: Path) -> dict[str, Any]:
 
 def test_the_matrix_is_what_the_paired_statistics_give(built: tuple[Path, Path]) -> None:
     root, out = built
-    table = cells(out / "compare/index.html")
+    table = cells(out / "compare.html")
     names = list(SHARES)
     upper = [(i, j) for i in range(4) for j in range(i + 1, 4)]
     runs = {name: Run(root / name) for name in names}
     created = [pair(runs[names[j]], runs[names[i]], "sudoku").difference() for i, j in upper]
     for (i, j), difference, adjusted in zip(upper, created, holm([item.p for item in created]), strict=True):
         p = p_text(adjusted).replace("<", "&lt;")
-        assert table[i][j] == f"{100 * difference.value:+.1f} {p}"
-        assert table[j][i] == f"−{100 * difference.value:.1f} {p}"
+        for at, other, each in ((i, j, difference), (j, i, difference.reversed())):
+            bounds = short_bounds(each.lo, each.hi, True)
+            assert table[at][other] == f"{short_difference(each.value, True)} {bounds} {p}"
     assert [table[at][at] for at in range(4)] == ["–"] * 4
-    html = (out / "compare/index.html").read_text()
+    html = (out / "compare.html").read_text()
     assert html.count('<td class="better">') == html.count('<td class="worse">') == 5  # best and good do not differ
 
 
@@ -78,15 +79,15 @@ def test_many_runs_make_few_pairs(tmp_path: Path) -> None:
         ask(tmp_path / "runs", f"run{number:02d}", 0.1 + number / 20, n_docs=20, n_total=20)
     build(tmp_path / "runs", tmp_path / "site")
     assert len(facts(tmp_path / "site")) == TOP * (TOP - 1) // 2
-    assert len(cells(tmp_path / "site/compare/index.html")) == TOP
+    assert len(cells(tmp_path / "site/compare.html")) == TOP
 
 
 def test_a_mean_is_compared_over_all_its_tasks(tmp_path: Path) -> None:
     for name, item, two in (("first", 0.9, 0.3), ("second", 0.6, 0.4)):
         ask(tmp_path / "runs", name, 0, tasks={"a": item, "b": two})
     build(tmp_path / "runs", tmp_path / "site")
-    assert cells(tmp_path / "site/compare/index.html")[0][1].startswith("+10.0 p = 0.0")
-    assert "by the mean of 2 tasks" in Page(tmp_path / "site/compare/index.html").text
+    assert cells(tmp_path / "site/compare.html")[0][1].startswith("+10.0 ")
+    assert "by the mean of 2 tasks" in Page(tmp_path / "site/compare.html").text
 
 
 def test_the_p_of_an_interval_agrees_with_the_test_of_its_values() -> None:
@@ -98,16 +99,55 @@ def test_the_p_of_an_interval_agrees_with_the_test_of_its_values() -> None:
     assert p_of_bounds(0.1, None, None) is None
 
 
-def test_a_pair_has_a_page_with_its_numbers_and_the_documents_that_changed(built: tuple[Path, Path]) -> None:
-    root, out = built
-    (place,) = {result["place"] for name, result in facts(out).items() if name == "pair best poor"}
-    page = Page(out / place)
+def test_a_page_has_its_numbers_and_the_documents_that_changed(built: tuple[Path, Path], tmp_path: Path) -> None:
+    root, _ = built
+    page = Page(write_standalone(compare([Run(root / "best"), Run(root / "poor")]), tmp_path / "page.html"))
     assert "poor against best" in page.words and "35 worse and 0 better in B." in page.words
     assert "−70.0" in page.text and "▼ worse" in page.text and "&lt; 0.0001" in page.path.read_text()
     assert page.tags.count("details") == 35 and "figure" in page.tags
     row = next(row for row in Run(root / "poor").samples("sudoku") if row["doc_id"] == 30)
     assert str(row["target"]) in page.text and row["resps"][0][0] in page.text
-    assert {"../runs/best/index.html", "../runs/poor/index.html"} <= set(page.links)
+
+
+def data_of(script: Path) -> Any:
+    """The data of a script of a site."""
+    call = script.read_text()
+    assert call.startswith("dareData(") and call.endswith(");\n") and "<" not in call
+    return json.loads(f"[{call.removeprefix('dareData(').removesuffix(');' + chr(10))}]")[1]
+
+
+def test_a_pair_links_to_the_page_that_compares_it(built: tuple[Path, Path]) -> None:
+    _, out = built
+    assert "compare.html?a=best&b=poor" in Page(out / "compare.html").links
+    assert not (out / "compare").exists()
+
+
+def test_the_script_of_a_run_has_one_character_for_each_document(built: tuple[Path, Path]) -> None:
+    root, out = built
+    record = data_of(out / "data/verdicts/poor.js")
+    ((score,), answers) = record["scores"], record["answers"]["sudoku"]
+    (stratum,) = score["strata"]
+    assert stratum["values"] == "1" * 10 + "0" * 40 and stratum["ids"] is None
+    assert answers == {"folder": "runs/poor/samples/sudoku", "sizes": [25, 25], "ids": None}
+    row = next(row for row in Run(root / "poor").samples("sudoku") if row["doc_id"] == 30)
+    question, target, texts, read, anchor = data_of(out / "runs/poor/samples/sudoku/2.js")["30"]
+    assert question and target == str(row["target"]) and texts == [row["resps"][0][0]] and anchor == "doc-30"
+    assert read is None or read == str(row["filtered_resps"][0])
+
+
+def test_ids_and_values_that_are_not_plain_are_listed(tmp_path: Path) -> None:
+    run = ask(tmp_path / "runs", "one", 0, values={"sudoku": [0.5, 1.0, 0.25]})
+    file = next(run.glob("samples_*"))
+    rows = [json.loads(line) for line in file.read_text().splitlines()]
+    for row, doc_id in zip(rows, (7, 3, 12), strict=True):
+        row["doc_id"] = doc_id
+    file.write_text("".join(f"{json.dumps(row)}\n" for row in rows))
+    build(tmp_path / "runs", tmp_path / "site")
+    record = data_of(tmp_path / "site/data/verdicts/one.js")
+    (stratum,) = record["scores"][0]["strata"]
+    assert stratum["ids"] == ["3", "7", "12"] and stratum["values"] == [1.0, 0.5, 0.25]
+    assert record["answers"]["sudoku"]["ids"] == ["7", "3", "12"]  # as they stand on the pages
+    assert record["notes"] == ["samples were changed after the run: sudoku"]
 
 
 def test_all_changed_documents_are_listed_and_the_first_hundred_have_their_texts(tmp_path: Path) -> None:
@@ -130,11 +170,11 @@ def test_what_was_asked_differently_is_named_and_its_numbers_are_not_told(tmp_pa
     make_checkpoint(root, "made", 0.5, trained(), fingerprint="v2")
     make_checkpoint(root, "steps", 0.5, trained(seed=1), decoding={"steps": 4})
     build(root, tmp_path / "site")
-    index = Page(tmp_path / "site/compare/index.html").words
+    index = Page(tmp_path / "site/compare.html").words
     assert "Not comparable" in index and "the task's prompts, filters or scorer changed" in index
-    result = {name: tmp_path / "site" / item["place"] for name, item in facts(tmp_path / "site").items()}
-    assert "Not comparable" in Page(result["pair base made"]).text
-    reported = Page(result["pair base steps"]).words
+    written = write_standalone(compare([Run(root / "base"), Run(root / "made")], force=True), tmp_path / "made.html")
+    assert "Not comparable" in Page(written).text
+    reported = Page(write_standalone(compare([Run(root / "base"), Run(root / "steps")]), tmp_path / "steps.html")).words
     assert "Warnings" in reported and re.search(r"steps\D+16\D+4\b", reported) and "Not comparable" not in reported
 
 
@@ -148,13 +188,13 @@ def test_without_sample_lines_intervals_are_compared_and_that_is_said_once(tmp_p
         for file in root.glob("*/samples_*"):
             file.unlink()
     build(root, tmp_path / "site", samples=built_with)
-    page = Page(tmp_path / "site/compare/index.html")
+    page = Page(tmp_path / "site/compare.html")
     assert cells(page.path)[1][0] == "−30.0 −38.5 to −20.8 unpaired"  # Newcombe's method 10
     assert page.words.count("Sample lines are absent") == 1 and page.words.count("Not comparable") == 1
     assert "the task's prompts, filters or scorer changed" in page.words
-    assert {file.name for file in (tmp_path / "site/compare").iterdir()} == {"index.html"}
+    assert data_of(tmp_path / "site/data/verdicts/made.js")["scores"][0]["strata"] == []
     assert "1 difference is unpaired" in Page(tmp_path / "site/lineage/index.html").words
-    assert not [page.path for page in pages(tmp_path / "site/compare") if str(tmp_path) in page.text]
+    assert str(tmp_path) not in page.text
 
 
 def test_an_edited_samples_file_is_compared_anew(tmp_path: Path) -> None:
@@ -197,7 +237,8 @@ def test_texts_of_models_and_data_are_text(tmp_path: Path) -> None:
     ask(root, "two", 0.2, n_docs=4, answer=EVIL * 20_000, prompt=EVIL)
     build(root, tmp_path / "site")
     alone = write_standalone(compare([Run(root / "one"), Run(root / "two")]), tmp_path / "alone.html")
-    for page in [*pages(tmp_path / "site/compare"), Page(alone)]:
+    assert data_of(tmp_path / "site/runs/two/samples/sudoku/1.js")["0"][2][0].startswith("</pre><script>alert(1)")
+    for page in [Page(tmp_path / "site/compare.html"), Page(alone)]:
         html = page.path.read_text()
         assert "<script>alert" not in html and "<img" not in html and "\u202e" not in html and "\x1b" not in html
         inline = [name for _, name, _ in page.attributes if name.startswith("on") or name == "style"]

@@ -113,7 +113,7 @@ def test_a_difference_shows_the_same_under_lineage_and_under_compare(tmp_path: P
     family = holm(alone)
     assert any(p <= 0.05 < adjusted for p, adjusted in zip(alone, family, strict=True))
     build(root, tmp_path / "site")
-    lineage, index = ((tmp_path / f"site/{name}/index.html").read_text() for name in ("lineage", "compare"))
+    lineage, index = ((tmp_path / "site" / name).read_text() for name in ("lineage/index.html", "compare.html"))
     steps = index.split('id="steps"')[1]
     for seed, p in enumerate(family):
         reported = next(part for part in lineage.split("<tr")[1:] if f">seed {seed}, step 100<" in part)
@@ -188,7 +188,13 @@ def test_without_samples_differences_are_unpaired(family: Path, tmp_path: Path) 
     build(family, tmp_path / "site", samples=False)
     page = Page(tmp_path / "site/lineage/index.html")
     assert "are unpaired, from both intervals, since sample lines are absent" in page.words and "75.0%" in page.text
-    assert {path.name for path in (tmp_path / "site/compare").iterdir()} == {"index.html"}
+    assert "../compare.html?a=base&b=sft0-100" in page.links
+
+
+def compared_pairs(out: Path) -> dict[str, str]:
+    """The key of each pair whose documents were compared."""
+    parts = json.loads((out / "data/files.json").read_text())["parts"]
+    return {name: part["key"] for name, part in parts.items() if name.startswith("pair ")}
 
 
 def test_a_new_checkpoint_is_paired_and_no_other_again(family: Path, tmp_path: Path) -> None:
@@ -196,12 +202,12 @@ def test_a_new_checkpoint_is_paired_and_no_other_again(family: Path, tmp_path: P
     make_checkpoint(root, "base", 0.2)
     make_checkpoint(root, "one", 0.5, trained())
     build(root, out)
-    before = {path.name: path.stat().st_mtime_ns for path in (out / "compare").iterdir()}
+    before = compared_pairs(out)
     make_checkpoint(root, "two", 0.6, trained(seed=1), created="2026-11-23T00:00:00")
     build(root, out)
-    after = {path.name: path.stat().st_mtime_ns for path in (out / "compare").iterdir()}
-    (old,) = (name for name in before if name.startswith("base-one"))
-    assert after[old] == before[old] and any(name.startswith("base-two") for name in after)
+    after = compared_pairs(out)
+    assert after.keys() - before.keys() == {"pair base two", "pair one two"}
+    assert after["pair base one"] == before["pair base one"]
     assert "mean of 2 seeds" in (out / "lineage/index.html").read_text()
     assert build(root, out).parts_written == 0
 

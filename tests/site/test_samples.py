@@ -17,9 +17,10 @@ from site_pages import board_data, plain
 from dare_bench.analysis.unmasking import Write, unmasking
 from dare_bench.errors import RunError
 from dare_bench.leaderboards.builder import build
+from dare_bench.leaderboards.rendering import script_json
 from dare_bench.leaderboards.sample_canvas import canvas
 from dare_bench.leaderboards.sample_document import ANSWERS, anchor
-from dare_bench.leaderboards.sample_pages import PAGE_SIZE, as_data
+from dare_bench.leaderboards.sample_pages import PAGE_SIZE
 from dare_bench.runs.index import SampleIndex
 
 TASK = "dare_sudoku"
@@ -283,7 +284,7 @@ def block(page: Path) -> str:
 
 def test_the_data_block_holds_no_markup_and_reads_back() -> None:
     value = [["</script><!--&\u2028\u2029\ud800", 1], "ü"]
-    text = as_data(value)
+    text = script_json(value)
     assert not re.search("[<>&\u2028\u2029]", text) and text.isascii() and json.loads(text) == value
 
 

@@ -1,0 +1,193 @@
+// The rows that the address names (compare.html?a=RUN&b=RUN, up to e), compared: a table, a forest of tasks, and every
+// document that changed. Without such an address the page is as it was built.
+"use strict";
+{
+  const SHOWN = 25;  // documents that are listed at once
+  const query = new URLSearchParams(location.search);
+  const wanted = ["a", "b", "c", "d", "e"].map((name) => query.get(name)).filter(Boolean);
+  if (wanted.length > 1) {
+    document.documentElement.classList.add("comparing");  // before the first paint: nothing moves later
+    addEventListener("DOMContentLoaded", () => show().catch(failed));
+  }
+
+  const make = (tag, properties = {}, ...children) => {
+    const node = Object.assign(document.createElement(tag), properties);
+    node.append(...children.filter((child) => child !== null && child !== ""));
+    return node;
+  };
+  const fine = (text, className = "fine") => (text ? make("span", { className, textContent: text }) : null);
+  const letter = (at) => "ABCDE"[at];
+  const link = (href, text) => make("a", { href, textContent: text });
+
+  // --- Numbers, as dare_bench/formatting.py writes them.
+  const number = (value, share) => (value === null ? "–" : share ? (100 * value).toFixed(1) : String(Number(value.toPrecision(4))));
+  const score = (value, share) => number(value, share) + (share ? "%" : "");
+  function signed(value, share) {
+    const text = share ? (100 * value).toFixed(1) : String(Number(value.toPrecision(3)));
+    return Number(text) === 0 ? text.replace("-", "") : text.startsWith("-") ? text.replace("-", "−") : `+${text}`;
+  }
+  const bounds = ({ lo, hi }, share) => (lo === null ? "no interval" : `${signed(lo, share)} to ${signed(hi, share)}`);
+  const pText = (p) => (p === null ? "—" : p < 1e-4 ? "< 0.0001" : p < 0.01 ? p.toFixed(4) : p < 0.995 ? p.toFixed(3) : "1");
+  const tone = (verdict) => (verdict === "better" || verdict === "worse" ? verdict : "none");
+  const MARKS = { better: "▲ better", worse: "▼ worse" };
+
+  function failed(error) {
+    document.querySelector("#picked").replaceChildren(make("p", { className: "warned", textContent:
+      `These rows cannot be compared: ${error.message}. Tick two to five rows in the table.` }));
+  }
+
+  async function show() {
+    const rows = await Promise.all(wanted.map(Comparison.row));
+    const items = Comparison.compare(rows);
+    const names = rows.map((row) => row.title);
+    document.querySelector("h1").textContent = rows.length > 2 ? `${rows.length} rows compared`
+      : names[0] === names[1] ? `${names[0]}: two rows` : `${names[1]} against ${names[0]}`;
+    document.title = document.querySelector("h1").textContent;
+    const picked = document.querySelector("#picked");
+    if (!items.length) throw new Error("they have no task in common");
+    picked.replaceChildren(heads(rows), table(items, rows.length), forest(items, rows.length), notes(items),
+      ...items.map((item) => changes(item, rows)).filter(Boolean));
+  }
+
+  function heads(rows) {
+    return make("dl", { className: "runs" }, ...rows.map((row, at) => make("div", {}, make("dt", { textContent: letter(at) }),
+      make("dd", {}, link(row.checkpoint, row.title), fine(row.detail), fine(row.settings), ...row.notes.map((note) => fine(note, "fine mind")),
+        make("span", { className: "fine" }, link(row.page, `run of ${row.created}`))))));
+  }
+
+  // --- The table of differences.
+  const title = (item, count) => (count > 2 ? `${item.task}, A to ${letter(item.other)}` : item.task);
+
+  function table(items, count) {
+    const names = ["Task", count > 2 ? "Reference" : "A", count > 2 ? "Other" : "B", "Difference", "p adjusted", "Result", "Documents"];
+    const head = make("tr", {}, ...names.map((text, at) => make("th", { scope: "col", className: at && at !== 5 ? "num" : "", textContent: text })));
+    const box = make("div", { className: "scroll", tabIndex: 0 }, make("table", { className: "plain compared" },
+      make("thead", {}, head), make("tbody", {}, ...items.map((item) => line(item, count)))));
+    box.setAttribute("role", "region");
+    box.setAttribute("aria-label", "Table of differences");
+    return box;
+  }
+
+  function line(item, count) {
+    const { difference, share } = item;
+    const cell = (...children) => make("td", { className: "num" }, ...children);
+    const value = (at, side) => cell(score(item.values[at], share), fine(side.lo === null ? "" : `${number(side.lo, share)}–${number(side.hi, share)}`));
+    const better = item.sign > 0 ? difference.won : difference.lost, worse = difference.won + difference.lost - better;
+    const result = item.breaks ? fine(`not comparable: ${item.breaks}`, "shown none")
+      : fine(MARKS[item.verdict] ?? item.verdict, `shown ${tone(item.verdict)}`);
+    return make("tr", {},
+      make("th", { scope: "row" }, title(item, count), fine(item.first.key.replace(/,none$/, "") + (item.sign < 0 ? ", lower is better" : ""))),
+      value(0, item.first), value(1, item.second),
+      cell(make("span", { className: "value", textContent: signed(difference.value, share) }), fine(bounds(difference, share))),
+      cell(pText(item.adjusted)), make("td", {}, result),
+      cell(String(difference.n), fine(difference.paired ? `${better} better · ${worse} worse` : "unpaired")));
+  }
+
+  function notes(items) {
+    const tests = [...new Set(items.map(({ difference }) => difference.test))].join(", ");
+    const closed = items.some(({ difference }) => difference.closed) ? " Where dare-bench compare draws random numbers (its bootstrap of"
+      + " 50 or more changed documents, and its permutation test), this page has a closed form: an adjusted Wald interval, and for values other than 0"
+      + " and 1 the t test with it." : "";
+    const unpaired = items.some(({ difference }) => !difference.paired) ? " Unpaired: a row has no sample lines, so the intervals of"
+      + " both scores are compared, as if their documents differed." : "";
+    const several = items.length > 1 ? `; p is adjusted by Holm’s method over all ${items.length} comparisons` : "";
+    return make("p", { className: "facts", textContent: `The difference is ${items.some((item) => item.other > 1) ? "the other row" : "B"} minus A over the`
+      + ` documents of both, in points for shares, with the 95% interval. Test: ${tests}, two-sided${several}.${closed}${unpaired}` });
+  }
+
+  // --- The forest of tasks.
+  const SVG = make("div", { innerHTML: "<svg></svg>" }).firstChild.namespaceURI;
+  function draw(tag, attributes, ...children) {
+    const node = document.createElementNS(SVG, tag);
+    for (const [name, value] of Object.entries(attributes)) node.setAttribute(name, value);
+    node.append(...children);
+    return node;
+  }
+
+  function forest(items, count) {
+    const shown = items.filter((item) => item.share && !item.breaks);
+    if (!shown.length) return "";
+    const ends = shown.flatMap(({ sign, difference: { value, lo, hi } }) => [value, lo ?? value, hi ?? value].map((end) => sign * end));
+    const step = [0.01, 0.02, 0.05, 0.1, 0.2, 0.25, 0.5].find((size) => Math.max(...ends.map(Math.abs)) / size <= 4) ?? 0.5;
+    const lo = step * Math.min(0, Math.floor(Math.min(...ends) / step)), hi = step * Math.max(1, Math.ceil(Math.max(...ends) / step));
+    const x = (value) => 12 + 576 * (value - lo) / (hi - lo), bottom = 12 + 46 * shown.length;
+    const ticks = Array.from({ length: Math.round((hi - lo) / step) + 1 }, (_, at) => lo + at * step);
+    const axes = draw("g", { class: "axes", "aria-hidden": "true" },
+      draw("path", { class: "grid", d: ticks.map((tick) => `M${x(tick)} 12V${bottom}`).join("") }),
+      draw("path", { class: "base", d: `M12 ${bottom}H588` }), draw("path", { class: "zero", d: `M${x(0)} 12V${bottom + 5}` }),
+      draw("g", { class: "mid" }, ...ticks.map((tick) => draw("text", { x: x(tick), y: bottom + 20 }, signed(tick, true).replace(/\.0$/, "")))),
+      ...[[12, "", "← worse"], [300, " mid", "points"], [588, " end", "better →"]].map(([at, kind, text]) =>
+        draw("text", { class: `name${kind}`, x: at, y: bottom + 44 }, text)));
+    const effects = shown.map((item, at) => {
+      const top = 12 + 46 * at, { value, lo: left, hi: right } = item.difference;
+      const [from, to] = [left, right].map((end) => x(item.sign * (end ?? value)));
+      return draw("g", { class: `effect ${tone(item.verdict)}` },
+        draw("text", { x: 19, y: top + 16 }, title(item, count).slice(0, 60)),
+        draw("path", { class: "whisker", d: left === null ? "" : `M${from} ${top + 31}H${to}M${from} ${top + 27}v8M${to} ${top + 27}v8` }),
+        draw("circle", { class: "dot", cx: x(item.sign * value), cy: top + 31, r: 5 }));
+    });
+    const caption = make("figcaption", { id: "forest", textContent: "Differences, 95% intervals" });
+    const figure = make("figure", { className: "chart forest" }, caption);
+    figure.append(draw("svg", { viewBox: `0 0 600 ${bottom + 52}`, role: "img", "aria-labelledby": "forest" }, axes, ...effects));
+    return figure;
+  }
+
+  // --- The documents that changed, of one task: worse ones first.
+  function changes(item, rows) {
+    const changed = item.both.filter((doc) => doc.first !== doc.second)
+      .sort((one, other) => item.sign * (one.second - one.first) - item.sign * (other.second - other.first));
+    if (!changed.length) return null;
+    const list = make("div", {}), more = make("button", { type: "button", className: "more-documents" });
+    let listed = 0;
+    const extend = () => {
+      list.append(...changed.slice(listed, listed + SHOWN).map((doc) => flip(doc, item)));
+      listed += SHOWN;
+      more.hidden = listed >= changed.length;
+      more.textContent = `Show ${Math.min(SHOWN, changed.length - listed)} more of ${changed.length - listed}`;
+    };
+    more.addEventListener("click", extend);
+    extend();
+    const worse = changed.filter((doc) => item.sign * (doc.second - doc.first) < 0).length;
+    return make("section", {}, make("h2", { textContent: `${title(item, rows.length)}: documents that changed` }),
+      make("p", { className: "facts", textContent: `${worse} worse and ${changed.length - worse} better in ${letter(item.other)}.` }), list, more);
+  }
+
+  function flip(doc, item) {
+    const way = item.sign * (doc.second - doc.first) < 0 ? "worse" : "better";
+    const several = item.first.strata.length > 1 ? `${doc.task} ` : "";
+    const body = make("div", { className: "body" }, make("p", { className: "facts", textContent: "Loading the answers …" }));
+    const details = make("details", { className: "flip" }, make("summary", {}, fine(MARKS[way], `shown ${way}`), " ",
+      fine(several + doc.id, "doc"), " ", fine(`${number(doc.first, false)} → ${number(doc.second, false)}`, "gist")), body);
+    details.addEventListener("toggle", () => fill(body, doc, item), { once: true });
+    return details;
+  }
+
+  async function fill(body, doc, item) {
+    try {
+      const [first, second] = await Promise.all([item.first, item.second].map((side) => Comparison.answers(side, doc.task, doc.id)));
+      if (!first || !second) throw new Error("a run has no sample page of this document");
+      const [question, target] = first.data;
+      body.replaceChildren(make("h3", { textContent: "Question" }), text([question]), make("h3", { textContent: "Target" }), text([target]),
+        make("div", { className: "sides" }, side("A", first, first, doc.first), side(letter(item.other), first, second, doc.second)));
+    } catch (error) {
+      body.replaceChildren(make("p", { className: "facts", textContent: `The answers cannot be shown: ${error.message}.` }));
+    }
+  }
+
+  const text = (parts) => make("pre", { className: "text", dir: "auto" }, ...parts);
+
+  // A row's answers; words that only one of the two has are marked.
+  function side(name, first, own, value) {
+    const [, , answers, read] = own.data, isFirst = own === first;
+    const marked = answers.map((answer, at) => (isFirst ? text([answer || "(empty)"]) : text(differing(first.data[2][at] ?? "", answer))));
+    return make("div", { className: "side" }, make("h3", {}, `${name} `, make("span", { className: "metric", textContent: number(value, false) }), " ",
+      link(own.href, "document")), ...marked, read === null ? null
+      : make("p", { className: "read" }, "read as ", make("code", { textContent: read || "(nothing)" })));
+  }
+
+  function differing(before, after) {
+    const tags = { gone: "del", new: "ins" };
+    const parts = TextDiff.compare(before, after).map(([kind, words]) => (tags[kind] ? make(tags[kind], { textContent: words }) : words));
+    return parts.length ? parts : ["(empty)"];
+  }
+}

@@ -21,6 +21,7 @@ from dare_bench.leaderboards import (
     sample_pages,
     score_badge,
     speed_page,
+    unmasking_page,
     verdicts,
 )
 from dare_bench.leaderboards.board import Board, load_board
@@ -31,7 +32,7 @@ from dare_bench.leaderboards.rendering import HERE, Link, slug
 from dare_bench.leaderboards.site import MANIFEST, NOTED, Site
 from dare_bench.runs.writer import held, refuse_other_files
 
-PAGES: tuple[Any, ...] = (speed_page, comparison_index, lineage_page)
+PAGES: tuple[Any, ...] = (speed_page, unmasking_page, comparison_index, lineage_page)
 """Modules of pages over several runs. ``link(context)`` is their link in the navigation, None if they would be empty;
 ``write(site, context)`` writes them."""
 

@@ -11,7 +11,7 @@ from typing import Any
 from markupsafe import Markup
 
 from dare_bench.formatting import short_number
-from dare_bench.leaderboards import speed_page
+from dare_bench.leaderboards import speed_page, unmasking_page
 from dare_bench.leaderboards.board import column_names
 from dare_bench.leaderboards.board_ranking import sign, unranked_reason
 from dare_bench.leaderboards.board_rows import BoardRow
@@ -49,6 +49,8 @@ def write(site: Site, context: Context) -> None:
         "heat": heat[:CHECKPOINTS],
         "heat_left_out": (max(len(heat) - CHECKPOINTS, 0), max(len(view.columns) - TASKS, 0)),
         "table": view.place,
+        "strip_positions": unmasking_page.STRIP_POSITIONS,
+        "strip": unmasking_page.strip(site, context) if context.samples else [],
         "newest": [_addition(entry) for entry in context.entries[: -NEWEST - 1 : -1]],
     }
     site.part("overview", values, partial(site.page, PLACE, "overview.html.j2", **values))

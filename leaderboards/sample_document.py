@@ -125,7 +125,7 @@ def render_document(
     passes = [answer.record["nfe"] for answer in view.answers if isinstance(answer.record.get("nfe"), (int, float))]
     line = DocumentLine(
         place,
-        _question(document, view),
+        question_of(document, view),
         one_line(gist[:240], 70),
         one_line(view.target[:240], 50),
         Markup("") if headline is None else _metric("", *headline[1:]),
@@ -143,7 +143,7 @@ def render_document(
     return RenderedDocument(html.strip() + "\n", line, answers, right, bool(unread))
 
 
-def _question(document: Document, view: DocumentView) -> str:
+def question_of(document: Document, view: DocumentView) -> str:
     """What a document asks, in one line: the data set's question, else the end of the prompt, which begins with
     instructions and examples."""
     doc = document.rows[0].get("doc")

@@ -1,4 +1,4 @@
-// The unmasking slider: the canvas after each step. It reads the elements of the page: every token has its step, its
+// The unmasking slider: the canvas after each step, of one response or of several together (`.together`). It reads the elements of the page: every token has its step, its
 // confidence and its earlier states (see sample_canvas.py).
 "use strict";
 {
@@ -60,7 +60,8 @@
     return `step ${step} of ${steps}: ${parts.join(", ")}`;
   }
 
-  function prepare(section) {
+  // A response on the page: `show(step)` draws it after that step, `words(step)` says what happened in it.
+  function response(section) {
     const steps = Number(section.dataset.steps);
     const [lo, hi] = section.dataset.scale.split(" ").map(Number);
     const canvas = section.querySelector(".canvas");
@@ -69,6 +70,54 @@
     const level = (step) => steps <= 1 ? 0 : Math.floor((step - 1) * (LEVELS - 1) / (steps - 1));
     const bin = (sure) => Math.max(0, Math.min(LEVELS - 1, Math.floor((sure - lo) / (hi - lo || 1) * LEVELS)));
 
+    const chart = section.querySelector("svg.order");
+    const cursor = chart?.querySelector("path").cloneNode();
+    cursor?.setAttribute("class", "cursor");
+    cursor?.setAttribute("d", "");
+    chart?.append(cursor);
+
+    function paint(cell, now) {
+      const state = cell.states.findLast((each) => each.step <= now);
+      const written = state !== undefined && state.text !== null;
+      const names = written ? [`s${level(state.step)}`, ...(state.sure === null ? [] : [`c${bin(state.sure)}`])] : [now < steps || cell.states.length ? "mask" : "never"];
+      if (state && state.step === now && now > 0) names.push("now", ...(state.over ? ["over"] : []), ...(written ? [] : ["again"]));
+      const key = names.join(" ") + (state ? state.step : "");
+      if (cell.key === key) return;
+      cell.key = key;
+      cell.token.className = names.join(" ");
+      if (cell.token.localName === "i") return;
+      cell.token.textContent = written ? state.text : cell.states.length || now < steps ? cell.mask : cell.first;
+      if (written) cell.token.dataset.s = state.step; else delete cell.token.dataset.s;
+      if (written && state.sure !== null) cell.token.dataset.c = String(Math.round(state.sure * 100) / 100).replace(/^0\./, "."); else delete cell.token.dataset.c;
+    }
+
+    // Ticks of folded tokens have no look of their own yet.
+    for (const cell of cells) if (cell.token.localName === "i") paint(cell, steps);
+    for (const tick of canvas.querySelectorAll(".fold .now")) tick.classList.remove("now");
+
+    // The history of a token, shown when the pointer is on it.
+    canvas.addEventListener("pointerover", ({ target }) => {
+      const cell = target.localName === "b" && cells.find((each) => each.token === target);
+      if (!cell) return;
+      const weight = target.dataset.v ? `\nweight in the update ${target.dataset.v}` : "";
+      target.title = (cell.states.map(({ step, text, sure }) => text === null ? `step ${step}: remasked`
+        : `step ${step} of ${steps}: ${JSON.stringify(text)}${sure === null ? "" : `, confidence ${sure}`}`).join("\n") || "never written") + weight;
+    });
+
+    return {
+      steps,
+      words: (now) => inWords(Math.min(now, steps), steps, changes.get(Math.min(now, steps))),
+      show(step) {
+        const now = Math.min(step, steps);
+        for (const cell of cells) paint(cell, now);
+        cursor?.setAttribute("d", now ? `M0 ${now}H${chart.viewBox.baseVal.width}` : "");
+      },
+    };
+  }
+
+  // The controls of one or more responses, in `place`; each step is one forward of all of them.
+  function addPlayer(sections, place) {
+    const parts = sections.map(response), steps = Math.max(...parts.map((part) => part.steps));
     const player = document.createElement("div");
     player.className = "player";
     const range = document.createElement("input");
@@ -89,39 +138,23 @@
     const back = button("‹", "One step back", () => { pause(); show(Number(range.value) - 1); });
     const on = button("›", "One step forward", () => { pause(); show(Number(range.value) + 1); });
     player.append(play, back, range, on, status);
-    section.querySelector(".field").before(player);
+    place.append(player);
     const motion = () => { play.hidden = still.matches; if (still.matches) pause(); };
 
-    const chart = section.querySelector("svg.order");
-    const cursor = chart.querySelector("path").cloneNode();
-    cursor.setAttribute("class", "cursor");
-    chart.append(cursor);
-
-    function paint(cell, now) {
-      const state = cell.states.findLast((each) => each.step <= now);
-      const written = state !== undefined && state.text !== null;
-      const names = written ? [`s${level(state.step)}`, ...(state.sure === null ? [] : [`c${bin(state.sure)}`])] : [now < steps || cell.states.length ? "mask" : "never"];
-      if (state && state.step === now && now > 0) names.push("now", ...(state.over ? ["over"] : []), ...(written ? [] : ["again"]));
-      const key = names.join(" ") + (state ? state.step : "");
-      if (cell.key === key) return;
-      cell.key = key;
-      cell.token.className = names.join(" ");
-      if (cell.token.localName === "i") return;
-      cell.token.textContent = written ? state.text : cell.states.length || now < steps ? cell.mask : cell.first;
-      if (written) cell.token.dataset.s = state.step; else delete cell.token.dataset.s;
-      if (written && state.sure !== null) cell.token.dataset.c = String(Math.round(state.sure * 100) / 100).replace(/^0\./, "."); else delete cell.token.dataset.c;
+    function say(now) {
+      const words = parts.length > 1 ? parts.map((part, at) => `${"AB"[at] ?? at + 1} ${part.words(now)}`).join("; ") : parts[0].words(now);
+      const brief = parts.length > 2 ? `step ${now} of ${steps}` : words;
+      range.setAttribute("aria-valuetext", brief);
+      status.textContent = brief[0].toUpperCase() + brief.slice(1);
+      back.disabled = now === 0;
+      on.disabled = now === steps;
     }
 
     function show(step) {
       const now = Math.max(0, Math.min(steps, step));
       range.value = now;
-      for (const cell of cells) paint(cell, now);
-      const words = inWords(now, steps, changes.get(now));
-      range.setAttribute("aria-valuetext", words);
-      status.textContent = words[0].toUpperCase() + words.slice(1);
-      cursor.setAttribute("d", now ? `M0 ${now}H${chart.viewBox.baseVal.width}` : "");
-      back.disabled = now === 0;
-      on.disabled = now === steps;
+      for (const part of parts) part.show(now);
+      say(now);
     }
 
     // The whole animation takes about eight seconds, but no step is too short to see.
@@ -141,38 +174,26 @@
       play.textContent = "▶ Play";
     }
     range.addEventListener("input", () => { pause(); show(Number(range.value)); });
-    section.closest("details").addEventListener("toggle", (event) => { if (!event.target.open) pause(); });
+    sections[0].closest("details")?.addEventListener("toggle", (event) => { if (!event.target.open) pause(); });
     still.addEventListener("change", motion);
     motion();
-
-    const words = inWords(steps, steps, changes.get(steps));
-    range.setAttribute("aria-valuetext", words);
-    status.textContent = words[0].toUpperCase() + words.slice(1);
-    on.disabled = true;
-    for (const cell of cells) if (cell.token.localName === "i") paint(cell, steps);
-    for (const tick of canvas.querySelectorAll(".fold .now")) tick.classList.remove("now");
-
-    // The history of a token, shown when the pointer is on it.
-    canvas.addEventListener("pointerover", ({ target }) => {
-      const cell = target.localName === "b" && cells.find((each) => each.token === target);
-      if (!cell) return;
-      const weight = target.dataset.v ? `\nweight in the update ${target.dataset.v}` : "";
-      target.title = (cell.states.map(({ step, text, sure }) => text === null ? `step ${step}: remasked`
-        : `step ${step} of ${steps}: ${JSON.stringify(text)}${sure === null ? "" : `, confidence ${sure}`}`).join("\n") || "never written") + weight;
-    });
+    say(steps);
+    if (place.dataset.autoplay !== undefined && !still.matches) start();
   }
 
   // A canvas gets its slider when its document is opened, since a page may have many.
   const ready = new WeakSet();
-  function open(details) {
-    for (const section of details.querySelectorAll(".unmasking")) {
-      if (ready.has(section) || section.closest("details:not([open])") || !Number(section.dataset.steps)) continue;
-      ready.add(section);
-      prepare(section);
+  function open(root) {
+    for (const place of root.querySelectorAll(".controls")) {
+      if (ready.has(place) || place.closest("details:not([open])")) continue;
+      const all = place.closest(".together")?.querySelectorAll(".unmasking") ?? [place.closest(".unmasking")];
+      const sections = [...all].filter((section) => Number(section.dataset.steps));
+      ready.add(place);
+      if (sections.length) addPlayer(sections, place);
     }
   }
   document.addEventListener("toggle", (event) => { if (event.target.open) open(event.target); }, true);
-  for (const details of document.querySelectorAll("details[open]")) open(details);
+  open(document);
 
   // Color by step or by confidence: one choice for all canvases of the page.
   document.addEventListener("change", ({ target }) => {

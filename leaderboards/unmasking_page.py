@@ -1,0 +1,162 @@
+"""The gallery of unmasking: one prompt, answered by two models or by one model under two settings, with one player for
+both; and the canvas of each family for the first page."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from functools import partial
+from itertools import islice
+from typing import Any
+
+from dare_bench.analysis.document_view import document_view
+from dare_bench.analysis.unmasking import Unmasking
+from dare_bench.errors import DareError
+from dare_bench.leaderboards.aup_table import method_key
+from dare_bench.leaderboards.board_ranking import sign
+from dare_bench.leaderboards.context import Context
+from dare_bench.leaderboards.entries import BoardEntry, RunScore
+from dare_bench.leaderboards.rendering import Link, slug
+from dare_bench.leaderboards.sample_canvas import canvas
+from dare_bench.leaderboards.sample_document import PageBudget, anchor, question_of
+from dare_bench.leaderboards.site import Site
+from dare_bench.runs.index import Document
+
+PLACE = "unmasking.html"
+SCENES, TRIED, FAMILIES = 8, 10, 6
+"""Maximum numbers: of scenes, of a task's documents that are looked through for traces, and of families on the first
+page."""
+STRIP_POSITIONS = 36
+"""Number of positions of a canvas on the first page."""
+
+
+@dataclass(frozen=True, slots=True)
+class Scene:
+    """Two runs of one task, of which a document is shown. ``title`` says what differs between them."""
+
+    title: str
+    task: str
+    sides: tuple[BoardEntry, BoardEntry]
+
+
+@dataclass(frozen=True, slots=True)
+class SceneSide:
+    """One answer of a scene: the run, its order of unmasking, and the address of the document."""
+
+    entry: BoardEntry
+    order: Unmasking
+    page: str
+    budget: PageBudget
+
+
+def link(context: Context) -> Link | None:
+    """In the navigation if there are two answers with traces to show."""
+    return Link(PLACE, "Unmasking") if scenes(context) else None
+
+
+def write(site: Site, context: Context) -> None:
+    """Write the gallery."""
+    chosen = scenes(context)
+    inputs = [(scene.title, scene.task, [_state(entry, scene.task) for entry in scene.sides]) for scene in chosen]
+    site.part("unmasking", inputs, partial(_write, site, chosen))
+
+
+def _state(entry: BoardEntry, task: str) -> tuple[Any, ...]:
+    return entry.state, entry.files[task], entry.name, entry.slug
+
+
+def scenes(context: Context) -> list[Scene]:
+    """For each task the best runs of two families, and two runs of one checkpoint: with other decoding, else with
+    another number of steps; models first."""
+    if not context.samples:
+        return []
+    found: list[list[Scene]] = [[], []]
+    for task in dict.fromkeys(task for entry in reversed(context.entries) for task in entry.tasks):
+        traced = _traced(context.entries, task)
+        for kind, pair in enumerate((_two_models(traced), _two_settings(traced))):
+            if pair is not None:
+                title = f"{task}: two {'settings' if kind else 'models'}"
+                found[kind].append(Scene(title, task, (pair[0].entry, pair[1].entry)))
+    models, settings = found
+    return [*models[: SCENES - min(len(settings), SCENES // 2)], *settings][:SCENES]
+
+
+def _traced(entries: Sequence[BoardEntry], task: str) -> list[RunScore]:
+    """The scores of runs with traces, best first."""
+    known = [RunScore(score, entry) for entry in entries if (score := entry.score(task)) is not None]
+    traced = [own for own in known if task in own.entry.files and own.entry.files[task][1] is not None]
+    return sorted(traced, key=lambda own: -own.score.value * (-1 if own.score.higher_is_better is False else 1))
+
+
+def _two_models(traced: Sequence[RunScore]) -> tuple[RunScore, RunScore] | None:
+    best = {own.entry.family: own for own in reversed(traced)}
+    first, second = [*sorted(best.values(), key=traced.index), None, None][:2]
+    return (first, second) if first is not None and second is not None else None
+
+
+def _two_settings(traced: Sequence[RunScore]) -> tuple[RunScore, RunScore] | None:
+    """Of the best checkpoint that has two."""
+    for own in traced:
+        same = [other for other in traced if other.entry.checkpoint_page == own.entry.checkpoint_page]
+        methods = (other for other in same if method_key(other) != method_key(own))
+        budgets = (other for other in same if other.entry.settings != own.entry.settings)
+        if (other := next(methods, next(budgets, None))) is not None:
+            return own, other
+    return None
+
+
+def _write(site: Site, chosen: Sequence[Scene]) -> None:
+    shown = [(scene, document) for scene in chosen if (document := _document(scene)) is not None]
+    site.page(PLACE, "gallery.html.j2", scenes=shown)
+
+
+def _document(scene: Scene) -> dict[str, Any] | None:
+    """The first document of which both runs have a trace: question, target and both answers."""
+    first, second = scene.sides
+    with suppress(DareError, KeyError):
+        others = second.open().require_index(scene.task)
+        for document in islice(first.open().require_index(scene.task), TRIED):
+            sides = [_side(first, document)]
+            with suppress(DareError, KeyError):
+                sides.append(_side(second, others.document(document.doc_id)))
+            if len(sides) == 2 and all(sides):
+                view = document_view(document)
+                return {"question": question_of(document, view), "target": view.target, "sides": sides}
+    return None
+
+
+def _side(entry: BoardEntry, document: Document) -> SceneSide | None:
+    order = next((answer.order for answer in document_view(document).answers if answer.order), None)
+    if order is None or not order.pieces or not order.steps:
+        return None
+    page = f"runs/{entry.slug}/samples/{slug(document.task)}/1.html#{anchor(document.doc_id)}"
+    return SceneSide(entry, order, page, PageBudget())
+
+
+def strip(site: Site, context: Context) -> list[dict[str, Any]]:
+    """A canvas of the best run of each family in the task that the first board ranks by, for the first page."""
+    view = context.views[0]
+    rows = sorted((row for row in view.rows if row.mean is not None), key=lambda row: -sign(row) * (row.mean or 0.0))
+    shown: dict[str, dict[str, Any]] = {}
+    for entry in [*(row.main for row in rows), *reversed(context.entries)]:
+        task = next((task for task, (_, traces) in entry.files.items() if traces is not None), None)
+        if task is None or entry.family in shown or len(shown) == FAMILIES:
+            continue
+        inputs = _state(entry, task)
+        facts = site.part(f"canvas {entry.slug} {task}", inputs, partial(_canvas, entry, task))
+        if facts:
+            shown[entry.family] = {**facts, "family": entry.family, "page": entry.checkpoint_page, "task": task}
+    return list(shown.values())
+
+
+def _canvas(entry: BoardEntry, task: str) -> dict[str, Any]:
+    with suppress(DareError, KeyError):
+        for document in islice(entry.open().require_index(task), TRIED):
+            if (side := _side(entry, document)) is not None:
+                pieces = side.order.pieces[:STRIP_POSITIONS]
+                steps = max((piece.step or 0 for piece in pieces), default=0)
+                if steps:
+                    order = side.order._replace(pieces=pieces, steps=steps)
+                    return {"canvas": str(canvas(order, STRIP_POSITIONS)), "steps": steps, "scale": list(order.scale)}
+    return {}

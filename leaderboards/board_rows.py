@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Hashable, Sequence
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from statistics import fmean
 from typing import Any
 
@@ -126,7 +127,7 @@ def badge(kind: str, text: str = "", detail: str = "") -> Badge:
     return Badge(kind, text or name, f"{meaning.removesuffix('.')}: {detail}." if detail else meaning)
 
 
-@dataclass(slots=True)
+@dataclass
 class BoardRow:
     """One checkpoint under one set of settings: a run, or several runs of different tasks.
 
@@ -191,7 +192,7 @@ class BoardRow:
     def created(self) -> str:
         return self.main.created
 
-    @property
+    @cached_property
     def settings(self) -> str:
         """How the answers were generated, in short."""
         return settings_line(self.entries)

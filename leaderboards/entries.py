@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property, lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -74,7 +75,13 @@ class PublishedScore:
         return next((str(fact) for name in names if (fact := self.recipe.published.get(name))), "")
 
 
-@dataclass(slots=True)
+@lru_cache(maxsize=4)
+def _opened(path: Path, state: str) -> Run:
+    """A run that is opened for several of its tasks one after the other is read once, as long as it is unchanged."""
+    return open_run(path)
+
+
+@dataclass
 class BoardEntry:
     """A run.
 
@@ -148,7 +155,7 @@ class BoardEntry:
 
     def open(self) -> Run:
         """Open the run again, unless it is kept; raises RunError."""
-        return self.kept or open_run(self.path)
+        return self.kept or _opened(self.path, repr(self.state))
 
     def score(self, task: str, key: str | None = None) -> Score | None:
         """The score of a task or group by its "metric,filter"; by default its headline."""
@@ -174,7 +181,7 @@ class BoardEntry:
     def complete(self) -> bool:
         return self.status == "complete" and not self.failures
 
-    @property
+    @cached_property
     def settings(self) -> str:
         """How the answers were generated, in short; see :func:`settings_line`."""
         return settings_line([self])

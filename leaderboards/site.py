@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Callable, Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
 from typing import Any, TextIO
@@ -20,8 +20,8 @@ from dare_bench.leaderboards.rendering import HERE, Link, render
 from dare_bench.reading import read_json, read_source
 from dare_bench.runs.writer import (
     atomic_write_bytes,
-    atomic_write_json,
     atomic_write_text,
+    dumps,
     ensure_folder,
     remove_leftovers,
     save_error,
@@ -96,8 +96,9 @@ class Site:
     def text(self, place: str, text: str) -> None:
         atomic_write_text(self._at(place), text, durable=False)
 
-    def json(self, place: str, value: Any) -> None:
-        atomic_write_json(self._at(place), value, durable=False)
+    def json(self, place: str, value: Any, *, indent: int | None = 2) -> None:
+        """Without ``indent`` on one line, which takes a fifth of the time."""
+        atomic_write_bytes(self._at(place), dumps(value, indent=indent) + b"\n", durable=False)
 
     def copy(self, place: str, source: Path) -> None:
         atomic_write_bytes(self._at(place), source.read_bytes(), durable=False)
@@ -141,8 +142,11 @@ class Site:
 
     def save(self) -> None:
         """Write the list of the parts that are done; after an interrupted build the next one continues from there."""
-        record = {name: asdict(part) for name, part in sorted(self.parts.items())}
-        atomic_write_json(self.out / MANIFEST, {"files": self.files, "parts": record}, durable=False)
+        record = {
+            name: {"key": part.key, "files": part.files, "facts": part.facts}
+            for name, part in sorted(self.parts.items())
+        }
+        atomic_write_bytes(self.out / MANIFEST, dumps({"files": self.files, "parts": record}) + b"\n", durable=False)
         if self._log is not None:
             self._log.close()
             self._log = None

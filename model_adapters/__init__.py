@@ -51,7 +51,7 @@ what ``dare-bench convert --to`` makes of ``converts_from`` by the family's ``co
 STRATEGIES: tuple[str, ...] = (
     "sampling.strategies.quota:Quota",
     "sampling.strategies.quota:BlockQuota",
-    "sampling.strategies.quota:TimeQuota",
+    "sampling.strategies.timed:TimeQuota",
     "a2d.linear_quota:LinearQuota",
     "sampling.strategies.bounded:Threshold",
     "sampling.strategies.bounded:Factor",
@@ -59,7 +59,7 @@ STRATEGIES: tuple[str, ...] = (
     "sampling.strategies.quota:Sequential",
     "sampling.strategies.bounded:EntropyBound",
     "dream.carry:Carry",
-    "sampling.strategies.quota:Bernoulli",
+    "sampling.strategies.timed:Bernoulli",
     "llada2.edit:Edit",
     "sampling.strategies.quota:Ascending",
     "sampling.strategies.wrapped:Eoser",

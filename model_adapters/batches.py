@@ -8,7 +8,6 @@ from typing import TypeVar
 import torch
 
 from dare_bench.errors import MemoryLimitError
-from dare_bench.model_adapters.sampling.device import out_of_memory
 from dare_bench.types import LoopStats
 
 Item = TypeVar("Item")
@@ -63,3 +62,11 @@ class Batches:
             self.stats.halvings.append({"rows": len(batch), "now": self.rows})
             if torch.cuda.is_available():
                 torch.cuda.empty_cache()
+
+
+def out_of_memory(error: BaseException) -> bool:
+    """Does the error mean that memory ran out?"""
+    if isinstance(error, MemoryError | torch.OutOfMemoryError):
+        return True
+    text = str(error).lower()
+    return isinstance(error, RuntimeError) and ("out of memory" in text or "can't allocate memory" in text)

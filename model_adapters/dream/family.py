@@ -18,12 +18,12 @@ from dare_bench.model_adapters.fields import Count, NaturalNumber, Probability, 
 from dare_bench.model_adapters.replay.published import PublishedTies
 from dare_bench.model_adapters.sampling.attention import AttentionPolicy
 from dare_bench.model_adapters.sampling.caches import CACHES
-from dare_bench.model_adapters.sampling.reference import CountRule, ReferencePolicy
+from dare_bench.model_adapters.sampling.draws import CountRule, ReferencePolicy
 from dare_bench.model_adapters.sampling.sampler import Sampler
 from dare_bench.model_adapters.sampling.scores import RankBy
 from dare_bench.model_adapters.sampling.strategies import Strategy
 from dare_bench.model_adapters.sampling.strategies.bounded import Threshold
-from dare_bench.model_adapters.sampling.strategies.quota import Bernoulli, TimeQuota
+from dare_bench.model_adapters.sampling.strategies.timed import Bernoulli, TimeQuota
 from dare_bench.model_adapters.sampling.strategies.wrapped import FirstToken
 from dare_bench.model_adapters.sampling.tokens import TokenPolicy
 from dare_bench.types import ModelSpec

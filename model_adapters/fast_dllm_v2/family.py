@@ -17,7 +17,7 @@ from dare_bench.model_adapters.fast_dllm_v2.sub_blocks import SubBlockCache, Sub
 from dare_bench.model_adapters.fields import Count, Probability, TopP, divisors
 from dare_bench.model_adapters.sampling.attention import AttentionPolicy
 from dare_bench.model_adapters.sampling.caches import CACHES
-from dare_bench.model_adapters.sampling.reference import ReferencePolicy
+from dare_bench.model_adapters.sampling.draws import ReferencePolicy
 from dare_bench.model_adapters.sampling.sampler import Sampler
 from dare_bench.model_adapters.sampling.strategies.bounded import Dynamic
 from dare_bench.model_adapters.sampling.strategies.wrapped import FirstToken

@@ -19,12 +19,12 @@ from dare_bench.model_adapters.fields import Count, NaturalNumber, TopP
 from dare_bench.model_adapters.open_dcoder.network import OpenDCoderModel
 from dare_bench.model_adapters.replay.published import PublishedTies
 from dare_bench.model_adapters.sampling.attention import AttentionPolicy
-from dare_bench.model_adapters.sampling.reference import NoiseRule, ReferencePolicy
+from dare_bench.model_adapters.sampling.draws import NoiseRule, ReferencePolicy
 from dare_bench.model_adapters.sampling.sampler import Sampler
 from dare_bench.model_adapters.sampling.scores import SCORES, DrawnOrder, PositionScore
 from dare_bench.model_adapters.sampling.strategies import Strategy
-from dare_bench.model_adapters.sampling.strategies.quota import Bernoulli, TimeQuota
 from dare_bench.model_adapters.sampling.strategies.remasking import P2
+from dare_bench.model_adapters.sampling.strategies.timed import Bernoulli, TimeQuota
 from dare_bench.model_adapters.sampling.tokens import TokenPolicy
 from dare_bench.types import ModelSpec
 

@@ -19,9 +19,8 @@ from torch import Tensor
 
 from dare_bench.model_adapters.replay.counts import left_in_block
 from dare_bench.model_adapters.sampling.caches import PrefixCache
-from dare_bench.model_adapters.sampling.draws import Draws
+from dare_bench.model_adapters.sampling.draws import Draws, NoiseRule
 from dare_bench.model_adapters.sampling.records import Decision, Offer, Positions
-from dare_bench.model_adapters.sampling.reference import NoiseRule
 from dare_bench.model_adapters.sampling.sampler import Sampler
 from dare_bench.model_adapters.sampling.state import RowState
 from dare_bench.model_adapters.sampling.strategies.wrapped import WrappedStrategy

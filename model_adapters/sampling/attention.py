@@ -1,6 +1,6 @@
 """How a row attends, and what its forwards read from and write to a cache.
 
-Shape letters: E cache slots.
+Shape letters: E cache slots, L columns of a row.
 """
 
 from __future__ import annotations
@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar, Protocol
 
+import torch
 from torch import Tensor
 
 from dare_bench.model_adapters.backbone.pages import RowPages
@@ -18,6 +19,7 @@ class Row(Protocol):
     """What caches read of a row (``state.RowState``)."""
 
     prompt: Sequence[int]
+    given: Sequence[int] | None
     sampler: Any
     canvas: Tensor
     mask_id: int
@@ -90,3 +92,10 @@ class AttentionPolicy:
     guide_keeps: tuple[int, ...] = ()
     guides_canvas: bool = False
     unseen: tuple[int, ...] = ()
+
+    def guide_hides(self, row: Row) -> Tensor:
+        """The columns that the unconditional half of guidance is shown as masks, bool [L]."""
+        hidden_L = torch.arange(len(row.canvas)) < self.cache.hidden(row)
+        if self.guides_canvas and row.given is not None:
+            hidden_L[len(row.prompt) : len(row.prompt) + len(row.given)] = torch.tensor(row.given) != row.mask_id
+        return hidden_L & ~torch.isin(row.canvas, torch.tensor(self.guide_keeps, dtype=torch.long))

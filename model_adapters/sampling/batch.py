@@ -123,10 +123,6 @@ class ActiveRows:
         """A value for each row, then zeros for the null rows: [R]."""
         return torch.tensor([*values, *[0] * (self.slots - len(self.rows))] * self.states, dtype=dtype)
 
-    def _next_look(self) -> int:
-        """Forwards after which the host looks which blocks are finished; one, if it lists the open positions."""
-        return 1 if self.sizes is None else -(-min(row.least_forwards() for row in self.rows) // self.states)
-
     def pack(self) -> None:
         """Before a forward: pack the rows, if their windows have moved."""
         if self.replayed or (self.followed and self.device.pack is None):
@@ -137,8 +133,9 @@ class ActiveRows:
         self.read = None
         if self.device.pack is not None:
             return
-        if not self.look_in:
-            self.look_in = self._next_look()
+        if not self.look_in:  # after each forward, if the host lists the open positions
+            least = 1 if self.sizes is None else min(row.least_forwards() for row in self.rows)
+            self.look_in = -(-least // self.states)
         self.device.pack = self.packer.pack()
         self.tokens_done = self.device.pack.plan.tokens
 
@@ -172,20 +169,12 @@ class ActiveRows:
                 "validate) and the dtype"
             )
         before, self.seen = self.seen, self.read["canvas_T"].split(self.lengths)
-        states = enumerate(
-            zip(self.rows, self.read["going_R"].tolist(), before, self.seen, strict=False)
-        )  # no null rows
-        return [i for i, (row, going, *seen) in states if not going or self._stopped(row, *seen)]
+        states = zip(self.rows, self.read["going_R"].tolist(), before, self.seen, strict=False)  # no null rows
+        return [i for i, (row, going, *seen) in enumerate(states) if not going or self._ends_inside(row, *seen)]
 
-    def _stopped(self, row: RowState, before_L: Tensor, now_L: Tensor) -> bool:
-        """Does the block hold an EOS without masks before it, which the last forward has written (LLaDA2 generate,
-        eos_early_stop) or, with ``stop_when_filled``, an earlier one (Fast-dLLM v2 generate)?"""
-        stopping, block = row.sampler.stopping, slice(row.first_response, row.stop)
-        if not stopping.stop_in_block:
-            return False
-        is_end_n = torch.isin(now_L[block], torch.tensor(stopping.eos_ids, dtype=torch.long))
-        new_n = is_end_n if stopping.stop_when_filled else is_end_n & (now_L != before_L)[block]
-        return bool(new_n.any()) and self.device.mask_id not in now_L[block][: int(is_end_n.long().argmax())]
+    def _ends_inside(self, row: RowState, before_L: Tensor, now_L: Tensor) -> bool:
+        block = slice(row.first_response, row.stop)
+        return row.sampler.stopping.ends_inside(before_L[block], now_L[block], self.device.mask_id)
 
     def abandon(self) -> None:
         """The forward failed: its pack is built again."""

@@ -23,20 +23,11 @@ from dare_bench.model_adapters.sampling.state import RowState
 from dare_bench.model_adapters.sampling.ties import NearTies
 
 
-def out_of_memory(error: BaseException) -> bool:
-    """Does the error mean that memory ran out?"""
-    if isinstance(error, MemoryError | torch.OutOfMemoryError):
-        return True
-    text = str(error).lower()
-    return isinstance(error, RuntimeError) and ("out of memory" in text or "can't allocate memory" in text)
-
-
 class NetworkInputs(Protocol):
     """What forwards of some rows are given besides their canvases; it sees what is decided."""
 
     def given(self, device: DeviceState, network: Any, tokens_T: Tensor) -> tuple[Tensor, Mapping[str, Tensor]]:
         """The tokens of a pack as the network is shown them, and its further arguments."""
-        ...
 
     def observe(self, groups: Sequence[DecisionGroup], offers: Sequence[Offer], decisions: Sequence[Decision]) -> None:
         """After a decision, before it is written."""
@@ -94,11 +85,6 @@ class DeviceState:
         """What is given each offer and decision before it is written."""
         return [observer for observer in (self.ties, self.inputs) if observer is not None]
 
-    @property
-    def remembers(self) -> bool:
-        """Has a strategy a state of its own for each row's block?"""
-        return any(sampler.strategy.remembers for sampler in self.kinds)
-
     def forward(self, network: Any) -> tuple[Tensor, Positions]:
         """The logits that predict the open positions, [N, V], and the positions."""
         pack = self.pack
@@ -142,6 +128,7 @@ class DeviceState:
         else:
             at_N = live_N.nonzero()[:, 0]
             of_N = {name: x_N[at_N] for name, x_N in of_N.items()}
+        remembered = any(sampler.strategy.remembers for sampler in self.kinds)
         step_R = self.step_R.clamp(max=self.schedule_RS.shape[1] - 1)
         positions = Positions(
             **of_N,
@@ -157,7 +144,7 @@ class DeviceState:
             post_steps_R=self.post_steps_R,
             masks_outside_R=self.pack.masks_outside_R,
             lengths=[len(row.canvas) for row in self.rows],
-            memories=[deepcopy(row.memory) for row in self.rows] if self.remembers else (),
+            memories=[deepcopy(row.memory) for row in self.rows] if remembered else (),
         )
         if any(sampler.strategy.edits for sampler in self.kinds):
             positions = replace(positions, post_steps_R=self.post_steps_R + (positions.full_R & self.going_R))

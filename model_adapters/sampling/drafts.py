@@ -18,8 +18,9 @@ import torch
 from torch import Tensor
 from torch.nn.functional import pad
 
+from dare_bench.model_adapters.batches import out_of_memory
 from dare_bench.model_adapters.sampling.decide import joined
-from dare_bench.model_adapters.sampling.device import DeviceState, out_of_memory
+from dare_bench.model_adapters.sampling.device import DeviceState
 from dare_bench.model_adapters.sampling.sampler import Sampler
 from dare_bench.model_adapters.sampling.state import RowState
 
@@ -129,18 +130,16 @@ class Drafts:
         last_F = right_DF.long().cumprod(0).sum(0)
         reached = [self._by_state(x)[last_F, torch.arange(len(last_F), device=last_F.device)] for x in _tables(device)]
         canvas_C = self._by_state(device.canvas_T).gather(0, last_F[self.row_C][None])[0]
-        near_F = None if device.ties is None else self._near(device.ties.near_R, last_F)
+        near_F = None
+        if device.ties is not None:  # in a step of the row
+            is_step_DF = torch.arange(self.states, device=last_F.device)[:, None] <= last_F
+            near_F = (self._by_state(device.ties.near_R) & is_step_DF).any(0)
         # Nothing has changed so far, and nothing below needs memory.
         self.last_F.copy_(last_F)
         self.saved_F.add_(last_F)
         self._place(device, [canvas_C, *reached])
         if device.ties is not None and near_F is not None:
             self._by_state(device.ties.near_R.zero_())[0].copy_(near_F)
-
-    def _near(self, near_R: Tensor, last_F: Tensor) -> Tensor:
-        """Had a step of the row a near tie? bool [F]."""
-        state_D1 = torch.arange(self.states, device=last_F.device)[:, None]
-        return (self._by_state(near_R) & (state_D1 <= last_F)).any(0)
 
     def _ended(self, device: DeviceState) -> Tensor:
         """Has the block an EOS behind the prompt? bool [D, F]."""

@@ -7,13 +7,17 @@ Shape letters: N open positions, V vocabulary.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, Protocol
+from dataclasses import dataclass
+from typing import Any, Literal, Protocol
 
 import torch
 from torch import Tensor
 
 from dare_bench.diffusion.rng import Draw
 from dare_bench.model_adapters.sampling.records import Positions
+
+NoiseRule = Literal["gumbel", "block", "sub_block", "masked", "gumbel_order", "canvas", "origin", "renoise"]
+CountRule = Literal["schedule", "blocks", "forwards", "commit", "prefix", "commit_ahead", "carry"]
 
 
 class Draws:
@@ -43,6 +47,23 @@ class Draws:
 COUNTER = Draws()
 
 
+@dataclass(frozen=True)
+class ReferencePolicy:
+    """How the published code draws random numbers (used if ``replay``) and counts forwards.
+
+    ``noise``: Gumbel noise over the window | multinomial over the block | over a sub-block, none for the block's first
+    token | over the masked positions | the same, with Gumbel noise on the order (Open-dLLM) | over the whole canvas |
+    over the masked positions after a draw of the written ones | over the block, and then random tokens for it.
+    ``count``: the whole schedule | that of the finished blocks | the forwards made | one more for each block and the
+    prefill | one more for each block | one more for a prefill in the middle of a block and for the commit of the last
+    block | the schedule and the positions that its last step leaves.
+    """
+
+    replay: bool = False
+    noise: NoiseRule = "gumbel"
+    count: CountRule = "forwards"
+
+
 class ReplayedDraws(Protocol):
     """The random numbers of published code for one row (``replay.published.Stream``)."""
 
@@ -54,14 +75,12 @@ class ReplayedDraws(Protocol):
 
     def draws(self, sampler: Any, positions: Positions, rows: Sequence[Any], vocab: int) -> Draws:
         """What is drawn in a forward for the rows that ``sampler`` decides, of all ``rows``."""
-        ...
 
     def leave_block(self, row: Any, vocab: int) -> None:
         """Draw for the forwards that the published code makes in a finished block."""
 
     def canvas(self, row: Any, vocab: int) -> Tensor:
         """Random tokens for the next forward of a row, by column of the block."""
-        ...
 
 
 def inverse_cdf(logits_NV: Tensor, uniform_N: Tensor) -> tuple[Tensor, Tensor]:

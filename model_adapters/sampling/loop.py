@@ -11,10 +11,11 @@ import torch
 
 from dare_bench.diffusion.lockstep import Lockstep
 from dare_bench.errors import MemoryLimitError
+from dare_bench.model_adapters.batches import out_of_memory
 from dare_bench.model_adapters.sampling.batch import ActiveRows
 from dare_bench.model_adapters.sampling.buckets import Sizes
 from dare_bench.model_adapters.sampling.decide import joined
-from dare_bench.model_adapters.sampling.device import DeviceState, out_of_memory
+from dare_bench.model_adapters.sampling.device import DeviceState
 from dare_bench.model_adapters.sampling.drafts import affordable
 from dare_bench.model_adapters.sampling.records import Decision, Positions
 from dare_bench.model_adapters.sampling.row_cache import RowCache
@@ -31,7 +32,6 @@ class Compiled(Protocol):
 
     def step(self, step: Callable[[DeviceState, Any], Result], state: DeviceState, network: Any) -> Result:
         """As ``step(state, network)``."""
-        ...
 
 
 def denoise(

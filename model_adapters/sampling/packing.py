@@ -110,8 +110,8 @@ class Packer:
             cached, commits = self.cache.access([rows[i] for i in number], [spans[i] for i in number])
         plan = self._plan(number, spans, cached)
         column_T, count = plan.positions(), sum(lengths)
-        place_T = column_T[:count]
-        place_T = place_T + _repeated([self.offsets[i] + self.canvas * state for state, i in packed], lengths)
+        begin_R = torch.tensor([self.offsets[i] + self.canvas * state for state, i in packed])
+        place_T = column_T[:count] + begin_R.repeat_interleave(torch.tensor(lengths))
         in_order = count == self.canvas * self.states and order == sorted(order) and self.sizes is None
         candidates, first, hidden_T = self._candidates(order, spans), None, None
         if self.sizes is not None:
@@ -125,7 +125,7 @@ class Packer:
             candidates = first.repeated(pad(torch.tensor(shifts), (0, self.slots - len(rows))), self.canvas, self.slots)
         if self.guided:
             candidates = replace(candidates, copy_N=candidates.source_N + count)
-            hidden_T = torch.cat([row.guide_hides for row in rows])[place_T % self.canvas]
+            hidden_T = torch.cat([row.sampler.attention.guide_hides(row) for row in rows])[place_T % self.canvas]
             hidden_T = pad(hidden_T, (count, plan.tokens - 2 * count))
             place_T = place_T.repeat(2)
         pack = Pack(
@@ -161,11 +161,12 @@ class Packer:
                 cached=self.sizes.grown("cached", most_cached) if most_cached else 0,
             )
             lengths, (starts, phases) = lengths + null, (x + [0] * len(null) for x in (starts, phases))
+        no_slots = torch.zeros(0, dtype=torch.long)  # copies and null rows read nothing
         return Plan(
             tuple(lengths),
             block if attention.causal and not attention.clean_prefix else None,
             starts=tuple(starts) if any(starts) else None,
-            cached=_without_reads(cached, len(lengths) - len(order)),
+            cached=cached and replace(cached, slots=(*cached.slots, *[no_slots] * (len(lengths) - len(order)))),
             clean=tuple(self.rows[i].begin - spans[i][0] for i in order) if attention.clean_prefix else None,
             filled=filled,
             phases=tuple(phases) if attention.from_prompt else None,
@@ -233,14 +234,3 @@ def _uploaded(pack: Pack, device: torch.device) -> Pack:
     plan = replace(plan, cached=cached)
     plan.place(dict(zip(tables, there, strict=True)), device)
     return replace(pack, plan=plan)
-
-
-def _repeated(values: Sequence[int], counts: Sequence[int]) -> Tensor:
-    """Each value so many times, int64."""
-    return torch.tensor(values, dtype=torch.long).repeat_interleave(torch.tensor(counts, dtype=torch.long))
-
-
-def _without_reads(cached: Cached | None, rows: int) -> Cached | None:
-    """With so many rows behind the others that read nothing."""
-    nothing = torch.zeros(0, dtype=torch.long)
-    return cached and replace(cached, slots=(*cached.slots, *[nothing] * rows))

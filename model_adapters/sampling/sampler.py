@@ -11,8 +11,8 @@ from typing import Any, Protocol
 from torch import Tensor
 
 from dare_bench.model_adapters.sampling.attention import AttentionPolicy, Row
+from dare_bench.model_adapters.sampling.draws import ReferencePolicy
 from dare_bench.model_adapters.sampling.records import Positions
-from dare_bench.model_adapters.sampling.reference import ReferencePolicy
 from dare_bench.model_adapters.sampling.stopping import StoppingPolicy
 from dare_bench.model_adapters.sampling.strategies import Strategy
 from dare_bench.model_adapters.sampling.tokens import TokenPolicy
@@ -23,7 +23,6 @@ class LogitsRule(Protocol):
 
     def changed(self, logits_NV: Tensor, positions: Positions, canvas_T: Tensor, rows: Sequence[Row]) -> Tensor:
         """Other logits. ``canvas_T``: the concatenated canvases of ``rows``."""
-        ...
 
 
 @dataclass(frozen=True)

@@ -99,14 +99,6 @@ class RowState:
         return min(self.begin + self.sampler.block_length, len(self.canvas))
 
     @property
-    def guide_hides(self) -> Tensor:
-        """The columns that the unconditional half of guidance is shown as masks, bool [L]."""
-        attention, hidden = self.sampler.attention, torch.arange(len(self.canvas)) < self.cache.hidden(self)
-        if attention.guides_canvas and self.given is not None:
-            hidden[len(self.prompt) : len(self.prompt) + len(self.given)] = torch.tensor(self.given) != self.mask_id
-        return hidden & ~torch.isin(self.canvas, torch.tensor(attention.guide_keeps, dtype=torch.long))
-
-    @property
     def low(self) -> int:
         """The first column whose mask may be filled: masks of the prompt may, where attention is not causal."""
         return self.begin if self.sampler.attention.causal else 0

@@ -6,6 +6,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import torch
+from torch import Tensor
+
 from dare_bench.model_adapters.answer_text import stop_is_final, through_eos
 
 
@@ -36,3 +39,13 @@ class StoppingPolicy:
             return False
         text = tokenizer.decode(tokens, skip_special_tokens=False, clean_up_tokenization_spaces=False)
         return stop_is_final(text, self.stop)
+
+    def ends_inside(self, before_L: Tensor, now_L: Tensor, mask_id: int) -> bool:
+        """Does a block hold an EOS without masks before it, which the last forward has written (LLaDA2 generate,
+        eos_early_stop) or, with ``stop_when_filled``, an earlier one (Fast-dLLM v2 generate)? ``before_L`` and
+        ``now_L``: its tokens before and after the forward."""
+        if not self.stop_in_block:
+            return False
+        is_end_L = torch.isin(now_L, torch.tensor(self.eos_ids, dtype=torch.long))
+        new_L = is_end_L if self.stop_when_filled else is_end_L & (now_L != before_L)
+        return bool(new_L.any()) and mask_id not in now_L[: int(is_end_L.long().argmax())]

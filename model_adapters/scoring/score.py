@@ -12,8 +12,7 @@ import torch
 
 from dare_bench.diffusion.plan import Plan
 from dare_bench.errors import DareError, MemoryLimitError
-from dare_bench.model_adapters.batches import Batches
-from dare_bench.model_adapters.sampling.device import out_of_memory
+from dare_bench.model_adapters.batches import Batches, out_of_memory
 from dare_bench.model_adapters.sampling.loop import denoise
 from dare_bench.model_adapters.sampling.state import RowState
 from dare_bench.model_adapters.scoring.clean import CleanPrefixes

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from functools import cache
 from typing import Any
 
 from dare_bench import recipes
 from dare_bench.checkpoint_files import read_config
 from dare_bench.errors import CheckpointError, suggestion
 from dare_bench.loading import family_of, here
-from dare_bench.recipe_schema import RecipeFile
 from dare_bench.registry import registry
 from dare_bench.types import OpeningSettings
 
@@ -53,12 +53,14 @@ def find(model: str, family: str | None = None) -> Network:
             f"nothing to estimate from: the checkpoint {model!r} is not on this machine, and no recipe has it"
             f"{suggestion(model, files)}; give its folder, or a hub id of dare-bench ls recipes"
         )
-    return published(files[model], family)
+    return published(files[model].checkpoint, family)
 
 
-def published(file: RecipeFile, family: str | None = None) -> Network:
-    """A recipe's checkpoint by its config alone. No number of tokens or forwards depends on its special ids and context
-    limit, which are made up. Raises CheckpointError."""
+@cache
+def published(checkpoint: str, family: str | None = None) -> Network:
+    """The checkpoint of a file of recipes by its config alone. No number of tokens or forwards depends on its special
+    ids and context limit, which are made up. Raises CheckpointError."""
+    file = recipes.load(checkpoint)
     opened = _opener(registry().get("family", family or file.family), file.model).described(file.config)
     return Network(opened, opened.network.arch)
 

@@ -81,7 +81,7 @@ def estimate(recipe: Recipe, overrides: Mapping[str, Any] | None = None, gpu: st
     device, run, test_set = gpu_named(gpu), recipe.entry.run, recipe.entry.published.test_set
     fields = merged(recipe.fields(), {name: value for name, value in (overrides or {}).items() if value is not None})
     assert run is not None  # otherwise ``fields`` raises
-    network = published(recipe.file, fields["family"])
+    network = published(recipe.file.checkpoint, fields["family"])
     model = network.model
     documents = _documents(recipe.name, test_set, fields)
     prompt, note = _prompt(run.shots if fields.get("num_fewshot") is None else fields["num_fewshot"], test_set)

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import weakref
 from collections.abc import Callable
-from dataclasses import astuple, dataclass, replace
+from dataclasses import dataclass, replace
 from functools import cache
 from types import SimpleNamespace
 from typing import Any
@@ -78,11 +78,23 @@ class TraceMeter(TorchDispatchMode):
 
 
 @cache
-def parameters(network: Network, adapter: AdapterSettings | None) -> tuple[int, int]:
+def parameters(network: Network, adapter: AdapterSettings | None) -> tuple[float, float]:
     """Numbers of parameters: of the checkpoint, and those that are trained."""
-    every = list(network.shapes(network.arch.layers, torch.bfloat16, adapter).parameters())
-    trained = sum(weight.numel() for weight in every if weight.requires_grad)
-    return sum(weight.numel() for weight in every) - (trained if adapter else 0), trained
+
+    def at(layers: int) -> tuple[int, int]:
+        every = list(network.shapes(layers, torch.bfloat16, adapter).parameters())
+        trained = sum(weight.numel() for weight in every if weight.requires_grad)
+        return sum(weight.numel() for weight in every) - (trained if adapter else 0), trained
+
+    total, trained = _of_all_layers(network, at)
+    return total, trained
+
+
+def _of_all_layers(network: Network, at: Callable[[int], tuple[float, ...]]) -> tuple[float, ...]:
+    """Numbers of the whole network by those ``at`` its depths, which are one layer apart, or one and the same."""
+    few, more = network.depths[0], network.depths[-1]
+    pairs = zip(at(few), at(more), strict=True)
+    return tuple(a + (network.arch.layers - few) * (b - a) for a, b in pairs)
 
 
 def traced(
@@ -93,7 +105,7 @@ def traced(
 ) -> Trace:
     """Trace ``run`` of the network; where it returns what is done again and again, one such time is counted."""
 
-    def at(layers: int) -> Trace:
+    def at(layers: int) -> tuple[float, ...]:
         shapes = network.shapes(layers, dtype, adapter)
         with FakeTensorMode(allow_non_fake_inputs=True), TraceMeter() as meter:
             shapes.to_empty(device="cpu")
@@ -101,12 +113,9 @@ def traced(
             if (again := run(shapes)) is not None:
                 meter.flop = meter.moved = 0.0
                 again()
-        return Trace(meter.flop, meter.moved, meter.peak - before)
+        return meter.flop, meter.moved, meter.peak - before
 
-    depths = network.depths
-    layers = network.arch.layers - depths[0]  # depths are one layer apart, or one and the same
-    pairs = zip(astuple(at(depths[0])), astuple(at(depths[-1])), strict=True)
-    return Trace(*(few + layers * (more - few) for few, more in pairs))
+    return Trace(*_of_all_layers(network, at))
 
 
 @cache
@@ -142,24 +151,31 @@ def answering(
     return traced(network, dtype, None, run)
 
 
-def training(
+def training(network: Network, dtype: torch.dtype, adapter: AdapterSettings | None, inputs: Any, **how: bool) -> Trace:
+    """A forward of a training, with its backward or without gradients.
+
+    Args:
+        inputs: what the network reads (``dare_bench.diffusion.forward.Inputs``), of which shapes count.
+        how: ``autocast``, ``backward``, ``checkpointing``, and ``scattered``: gradients are reduced and scattered
+            (FSDP) as soon as they are computed, and leave the device.
+    """
+    values = inputs.arguments().items()
+    given = tuple((name, (v.shape, v.dtype) if isinstance(v, Tensor) else v) for name, v in values)
+    return _training(network, dtype, adapter, given, **how)
+
+
+@cache
+def _training(
     network: Network,
     dtype: torch.dtype,
     adapter: AdapterSettings | None,
-    inputs: Any,
+    given: tuple[tuple[str, Any], ...],
     *,
     autocast: bool,
     backward: bool,
     checkpointing: bool = False,
     scattered: bool = False,
 ) -> Trace:
-    """A forward of a training, with its backward or without gradients.
-
-    Args:
-        inputs: what the network reads (``dare_bench.diffusion.forward.Inputs``).
-        scattered: gradients are reduced and scattered (FSDP) as soon as they are computed, and leave the device.
-    """
-
     def run(shapes: Any) -> None:
         shapes.train()
         for module in shapes.modules():
@@ -168,10 +184,10 @@ def training(
         for weight in shapes.parameters() if scattered else ():
             if weight.requires_grad:
                 weight.register_post_accumulate_grad_hook(lambda w: setattr(w, "grad", None))
-        given = {name: torch.empty_like(v) if isinstance(v, Tensor) else v for name, v in inputs.arguments().items()}
-        given["plan"] = replace(inputs.plan)  # with nothing computed yet
+        values = {k: torch.empty(v[0], dtype=v[1]) if isinstance(v, tuple) else v for k, v in given}
+        values["plan"] = replace(values["plan"])  # with nothing computed yet
         with torch.autocast("cpu", torch.bfloat16, enabled=autocast), torch.set_grad_enabled(backward):
-            losses = shapes(**given).nll
+            losses = shapes(**values).nll
         if backward:
             losses.sum().backward()
 

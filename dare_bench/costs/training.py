@@ -8,7 +8,7 @@ moments of each trained number.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from functools import cached_property
 from math import ceil
 from statistics import mean
@@ -65,8 +65,6 @@ class StepEstimate:
     rows: SampledRows
     method: Any
     rehearsal: Rehearsal
-    _traced: dict[Any, Trace] = field(default_factory=dict, repr=False)
-    """Forwards of masked copies that were traced, for these settings or others."""
 
     @property
     def adapter(self) -> AdapterSettings | None:
@@ -101,13 +99,8 @@ class StepEstimate:
         """Forwards of so many masked copies in all."""
         spec, copies, dtype = self.spec, self.rehearsal.copies, self.dtypes[1]
         most = ceil(len(copies) / self.rehearsal.forwards(spec))
-        key = dtype, spec.bf16, spec.peft, most, *how.items()
-        if key not in self._traced:
-            inputs = self.method.inputs(copies.take(range(most))[0])
-            self._traced[key] = training(
-                self.network, getattr(torch, dtype), self.adapter, inputs, autocast=spec.bf16, **how
-            )
-        one = self._traced[key]
+        inputs = self.method.inputs(copies.take(range(most))[0])
+        one = training(self.network, getattr(torch, dtype), self.adapter, inputs, autocast=spec.bf16, **how)
         return _phase(rows, rows / most, [(one, 1.0)], spec.sequence_parallel_size)
 
     def _rollout(self, request: Request) -> Phase:
@@ -122,7 +115,7 @@ class StepEstimate:
         return _phase(self.rehearsal.sampled / shared, self.rehearsal.sampled / shared / rows, parts)
 
     @property
-    def parameters(self) -> tuple[int, int]:
+    def parameters(self) -> tuple[float, float]:
         """Numbers of parameters: of the checkpoint, and those that are trained."""
         return parameters(self.network, self.adapter)
 

@@ -144,6 +144,6 @@ def test_every_family_has_an_estimate_and_every_checkpoint_a_network():
         built = estimate(recipe, {} if recipe.entry.published.test_set.documents else {"limit": 100})
         assert built.at_most.forwards > 0 and 0 < built.at_most.hours < 5000, recipe.name
     assert len(first) > 8 and built.plain()["assumptions"]
-    for file in {recipe.file.checkpoint: recipe.file for recipe in RUNNABLE}.values():
-        network = published(file)
-        assert network.depths[-1] <= network.arch.layers, file.checkpoint
+    for checkpoint in {recipe.file.checkpoint for recipe in RUNNABLE}:
+        network = published(checkpoint)
+        assert network.depths[-1] <= network.arch.layers, checkpoint

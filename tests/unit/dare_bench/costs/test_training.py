@@ -3,19 +3,17 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
-from dataclasses import fields, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 import dare_bench
-from dare_bench.costs import advice, sweep, training
+from dare_bench.costs import advice, sweep
 from dare_bench.costs.gpus import GPUS, UTILIZATION
 from dare_bench.costs.rehearsal import rows_of
 from dare_bench.costs.training import StepEstimate, estimate
-from dare_bench.diffusion.forward import Inputs
 from dare_bench.errors import CheckpointError, DataError, UnknownNameError, UsageError
 from dare_bench.training.spec import TrainSpec, train_spec
 
@@ -27,34 +25,6 @@ def asked(processes: int = 8, gpu: str = "H100", method: str = "coupled_grpo", *
     fields = {"model": LLADA, "task": "gsm8k", "peft": "lora", "max_steps": 100, **more}
     options = {name: fields.pop(name) for name in list(fields) if name not in TrainSpec.model_fields}
     return estimate(train_spec(method=method, output_path="-", options=options, **fields), processes, gpu)
-
-
-@pytest.fixture(scope="module", autouse=True)
-def _traced_once() -> Iterator[None]:
-    """What several of these tests estimate is traced for the first of them."""
-    made: dict[str, Any] = {}
-
-    def once(trace: Any) -> Any:
-        def found(network: Any, *args: Any, **how: Any) -> Any:
-            key = repr((trace.__name__, network.model.spec.family, network.arch, *map(shape, args), how))
-            if key not in made:
-                made[key] = trace(network, *args, **how)
-            return made[key]
-
-        return found
-
-    with pytest.MonkeyPatch.context() as patch:
-        for name in ("answering", "parameters", "training"):
-            patch.setattr(training, name, once(getattr(training, name)))
-        yield
-
-
-def shape(given: Any) -> Any:
-    """What a trace depends on."""
-    if not isinstance(given, Inputs):
-        return given
-    plan = [getattr(given.plan, field.name) for field in fields(given.plan) if field.init]
-    return len(given.at_N), plan
 
 
 # -- forwards of a step ------------------------------------------------------------------------------------------------

@@ -184,7 +184,7 @@ def _training(
         for weight in shapes.parameters() if scattered else ():
             if weight.requires_grad:
                 weight.register_post_accumulate_grad_hook(lambda w: setattr(w, "grad", None))
-        values = {k: torch.empty(v[0], dtype=v[1]) if isinstance(v, tuple) else v for k, v in given}
+        values: dict[str, Any] = {k: torch.empty(v[0], dtype=v[1]) if isinstance(v, tuple) else v for k, v in given}
         values["plan"] = replace(values["plan"])  # with nothing computed yet
         with torch.autocast("cpu", torch.bfloat16, enabled=autocast), torch.set_grad_enabled(backward):
             losses = shapes(**values).nll

@@ -6,7 +6,7 @@ import hashlib
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
-from dare_bench.analysis.task_changes import DatedScore, question_difference
+from dare_bench.analysis.task_changes import DatedScore
 from dare_bench.leaderboards.board import column_names
 from dare_bench.leaderboards.board_page import board_record, data_stem
 from dare_bench.leaderboards.board_ranking import dated, questions_of
@@ -21,7 +21,9 @@ from dare_bench.reports.score_table import (
     ExportRow,
     Mark,
     ScoreTable,
+    export_column,
     mark_best,
+    marks,
     table_notes,
 )
 from dare_bench.runs.scores import Score
@@ -113,16 +115,9 @@ def _mean_cell(row: BoardRow, exported: ExportRow, name: str) -> ExportCell | No
 
 def _column(name: str, cells: Sequence[ExportCell | None]) -> ExportColumn:
     scores = [cell.score for cell in cells if cell is not None]
-    counts = {score.n for score in scores}
     keys = {score.key for score in scores}
-    return ExportColumn(
-        task=name,
-        key=keys.pop() if len(keys) == 1 else "several metrics" if keys else "no score",
-        name=name,
-        share=all(score.is_share for score in scores),
-        lower=any(score.higher_is_better is False for score in scores),
-        n=counts.pop() if len(counts) == 1 else None,
-    )
+    key = keys.pop() if len(keys) == 1 else "several metrics" if keys else "no score"
+    return export_column(name, key, name, scores)
 
 
 def _marks(cell: RunScore, question: DatedScore | None) -> tuple[Mark, ...]:
@@ -132,18 +127,8 @@ def _marks(cell: RunScore, question: DatedScore | None) -> tuple[Mark, ...]:
 
 def _marks_of_one(cell: RunScore, question: DatedScore | None) -> Iterator[Mark]:
     entry = cell.entry
-    if cell.score.limited:
-        yield "limited"
-    if entry.is_external:
-        yield "external"
-    elif not entry.complete:
-        yield "incomplete"
-    if (kind := question_difference(dated(cell), question)) is not None:
-        yield kind
-    if cell.score.tier == "A":
-        yield "approximate"
-    if entry.results_edited or entry.programs or entry.edited:
-        yield "doubtful"
+    is_doubtful = bool(entry.results_edited or entry.programs or entry.edited)
+    return marks(dated(cell), question, is_external=entry.is_external, is_doubtful=is_doubtful)
 
 
 def newest(view: BoardView) -> str:

@@ -133,7 +133,8 @@ def score_table(runs: Sequence[Run], tasks: Sequence[str] | None = None) -> Scor
                 row.cells.append(cell)
             present = [cell for cell in cells if cell is not None]
             details = [part for part in (way, key.removesuffix(",none") if len(keys) > 1 else "") if part]
-            columns.append(_column(task, key, details, [cell.score for cell in present]))
+            name = f"{task} ({', '.join(details)})" if details else task
+            columns.append(export_column(task, key, name, [cell.score for cell in present]))
             mark_best(present)
     table = ScoreTable(columns, rows)
     table.notes.extend(table_notes(table))
@@ -248,7 +249,7 @@ def _cells(of_task: Sequence[tuple[Run, Score] | None], key: str) -> list[Export
     dated = [answer and _dated(*answer) for answer in answers]
     question = current(filter(None, dated))
     return [
-        ExportCell(score.score, tuple(_marks(score, question, answer[0]))) if answer and score else None
+        ExportCell(score.score, tuple(_marks(answer[0], score, question))) if answer and score else None
         for answer, score in zip(answers, dated, strict=True)
     ]
 
@@ -263,10 +264,16 @@ def _is_incomplete(run: Run, score: Score) -> bool:
     return run.failed_documents(score.task) > 0 if run.block.failures else run.status != "complete"
 
 
-def _marks(dated: DatedScore, question: DatedScore | None, run: Run) -> Iterator[Mark]:
+def _marks(run: Run, dated: DatedScore, question: DatedScore | None) -> Iterator[Mark]:
+    is_doubtful = run.results_edited or (run.block is not None and bool(several(run.block.programs)))
+    return marks(dated, question, is_external=run.is_external, is_doubtful=is_doubtful)
+
+
+def marks(dated: DatedScore, question: DatedScore | None, *, is_external: bool, is_doubtful: bool) -> Iterator[Mark]:
+    """The marks of a score beside those of its task's ``question``, that of the newest complete run."""
     if dated.score.limited:
         yield "limited"
-    if run.is_external:
+    if is_external:
         yield "external"
     elif not dated.complete:
         yield "incomplete"
@@ -274,16 +281,17 @@ def _marks(dated: DatedScore, question: DatedScore | None, run: Run) -> Iterator
         yield kind
     if dated.score.tier == "A":
         yield "approximate"
-    if run.results_edited or (run.block is not None and several(run.block.programs)):
+    if is_doubtful:
         yield "doubtful"
 
 
-def _column(task: str, key: str, details: Sequence[str], scores: Sequence[Score]) -> ExportColumn:
+def export_column(task: str, key: str, name: str, scores: Sequence[Score]) -> ExportColumn:
+    """The column of these scores."""
     counts = {score.n for score in scores}
     return ExportColumn(
         task,
         key,
-        f"{task} ({', '.join(details)})" if details else task,
+        name,
         all(score.is_share for score in scores),
         any(score.higher_is_better is False for score in scores),
         counts.pop() if len(counts) == 1 else None,

@@ -9,6 +9,7 @@ Shape letters: R copies, T packed tokens of them, N scored tokens, I items.
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
@@ -108,32 +109,32 @@ class StepShape:
         return f"{self.processes} group{'s' if self.processes > 1 else ''} of {self.sequence} processes"
 
 
-class StepSource:
+class StepSource(ABC):
     """Where a process gets its steps."""
 
     canvas_lengths: tuple[int, int] | None = None
     """Shortest and longest response of the steps so far, in tokens; None: decoding does not depend on them."""
 
     @property
+    @abstractmethod
     def rows(self) -> int:
         """Items of an epoch."""
-        raise NotImplementedError
 
+    @abstractmethod
     def describe(self) -> str:
         """How the size of a step follows from the settings, for the user."""
-        raise NotImplementedError
 
+    @abstractmethod
     def step(self, number: int) -> Step:
         """This process's part of a step. Steps are requested in order, from any first one on."""
-        raise NotImplementedError
 
-    def attach(self, policy: Any) -> None:
+    def attach(self, policy: Any) -> None:  # noqa: B027
         """The model in training, for sources that sample with it (see ``trainers.policy``)."""
 
-    def save(self, folder: Path) -> None:
+    def save(self, folder: Path) -> None:  # noqa: B027
         """Write to a checkpoint what the next step depends on beside its number."""
 
-    def load(self, folder: Path) -> None:
+    def load(self, folder: Path) -> None:  # noqa: B027
         """Read it again."""
 
 

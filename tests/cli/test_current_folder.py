@@ -22,9 +22,9 @@ TRAINING = "method: sft, task: dare_sudoku, max_steps: 1, rows: 16, report_to: [
 SWEEP = f"models: [tiny-llada-base]\ntrain: {{{TRAINING}}}\neval: {{tasks: dare_sudoku, limit: 2, steps: 4}}\n"
 CHAINS = {
     "ray": ((*DARE, *EVAL, "../out/ray", "--devices", "2", "--executor", "ray"), (*DARE, "doctor")),
-    "sweep": ((*DARE, "sweep", "../sweep.yaml", "-o", "../out/sweep", "--devices", "2"),),
+    "sweep": ((*DARE, "sweep", "../sweep.yaml", "-o", "../out/sweep", "--executor", "devices"),),
 }
-"""A sweep trains and evaluates in the processes that ``--devices`` starts everywhere; scorers have processes too."""
+"""A sweep trains and evaluates in the process that a device has; scorers have processes too."""
 
 
 @pytest.fixture(scope="module")

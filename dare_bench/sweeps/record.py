@@ -5,9 +5,9 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, Field, ValidationError
+from pydantic import BaseModel, BeforeValidator, Field, ValidationError
 
 from dare_bench import fingerprint
 from dare_bench.config import one_line
@@ -22,7 +22,10 @@ from dare_bench.sweeps.sweep_graph import SweepNode
 from dare_bench.training import folder as training
 from dare_bench.training.sources import find_files
 
-Status = Literal["pending", "done", "failed", "skipped"]
+Status = Annotated[
+    Literal["pending", "done", "failed", "skipped"], BeforeValidator(lambda v: "pending" if v == "running" else v)
+]
+"""Earlier versions also wrote that a node is running, which remained where one was killed."""
 MAX_SECONDS = 1e9
 """Maximum time of a node, some 30 years."""
 

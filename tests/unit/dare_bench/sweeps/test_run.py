@@ -200,10 +200,11 @@ def test_a_node_whose_worker_dies_fails_alone_in_worker_processes(out: Path, mon
 
 
 def test_what_is_tried_again_adds_its_seconds(out: Path) -> None:
+    """Here after a kill, as earlier versions recorded it."""
     run(out)
     file = out / "nodes" / trained(1) / "node.json"
     record = json.loads(file.read_text())
-    file.write_text(json.dumps(record | {"status": "failed", "where": "gone", "seconds": 1000.0}))
+    file.write_text(json.dumps(record | {"status": "running", "where": "gone", "seconds": 1000.0}))
     assert run(out).complete
     assert told(out)[5:] == [trained(1), evaluated(1)]
     record = node(out, trained(1))

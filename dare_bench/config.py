@@ -247,7 +247,8 @@ def parse_pairs(text: Any) -> dict[str, Any]:
             continue
         name, sign, raw = part.partition("=")
         if not sign:
-            raise UsageError(f"expected name=value, found {_short(part)} in {_short(text)}")
+            also = "" if part == text else f" in {_short(text)}"
+            raise UsageError(f"{_short(part)}{also} has no value; give {part}=VALUE (several: name=value,name=value)")
         pairs[name.strip().replace("-", "_")] = {"None": None, "True": True, "False": False}.get(
             raw, _value(raw, part) if raw else ""
         )

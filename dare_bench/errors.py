@@ -78,6 +78,12 @@ class RunError(DareError):
     """A run directory that cannot be used: locked by another process, damaged, or of another schema version."""
 
 
+class UnknownRunError(RunError):
+    """The path of a run that is not there."""
+
+    exit_code = 2
+
+
 class SaveError(DareError):
     """Results could not be written (disk full, no permission). This error is never ignored."""
 
@@ -151,7 +157,7 @@ _REMOVED = {
     "omit it (padding drawn, the default for your data, draws where rows end), or give canvas_length",
 }
 """Settings of earlier versions, and why they are gone."""
-RENAMED = {"looks_per_forward": "micro_batch_size"}
+RENAMED = {"looks_per_forward": "micro_batch_size", "normalise": "normalize"}
 """Settings of earlier versions and their present names. Records of earlier versions have the former."""
 
 
@@ -171,6 +177,12 @@ def suggestion(name: str, known: Iterable[str]) -> str:
     if near := closest(name, names):
         return f"; closest: {', '.join(near)}"
     return f"; known: {', '.join(names)}" if 0 < len(names) <= _FEW else ""
+
+
+def unknown_device(device: object) -> UsageError:
+    return UsageError(
+        f"device {device!r} is not known; allowed: cpu, cuda, cuda:0 and so on, or auto for a diffusion model"
+    )
 
 
 def unknown(kind: str, name: str, known: Iterable[str], *, place: str = "") -> UnknownNameError:

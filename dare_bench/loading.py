@@ -9,7 +9,15 @@ from typing import TYPE_CHECKING, Any, Unpack
 
 from dare_bench import hub
 from dare_bench.checkpoint_files import ADAPTER, FAMILY, diffusion_sign, read_config, refuse_gguf
-from dare_bench.errors import CheckpointError, UnknownCheckpointError, UsageError, first_line, suggestion, unknown
+from dare_bench.errors import (
+    CheckpointError,
+    UnknownCheckpointError,
+    UsageError,
+    first_line,
+    suggestion,
+    unknown,
+    unknown_device,
+)
 from dare_bench.keywords import OpeningKeywords
 from dare_bench.reading import existing, read_json
 from dare_bench.registry import Registration, registry
@@ -41,7 +49,10 @@ def locate(checkpoint: str | Path) -> Path:
     if (path := existing(name)) is not None:
         refuse_gguf(path)
         if not path.is_dir():
-            raise UnknownCheckpointError(f"no checkpoint folder at {path}; give a folder, a hub id or a bundled name")
+            raise UnknownCheckpointError(
+                f"{path} is a file, and a checkpoint is a folder; give one, a hub id or a bundled name (dare-bench ls "
+                "models)"
+            )
         return path
     if is_hub_id(name):
         return _from_hub(name)
@@ -257,6 +268,12 @@ def refuse_untrainable(checkpoint: Path, family: str | None) -> Registration:
     return entry
 
 
+def refuse_unknown_device(device: Any) -> None:
+    """Refuse a name that is no device, without torch, which knows more."""
+    if isinstance(device, str) and not re.fullmatch(r"auto|(cpu|cuda)(:\d+)?", device):
+        raise unknown_device(device)
+
+
 def load(
     checkpoint: str | Path,
     *,
@@ -287,6 +304,7 @@ def load(
         if name not in OpeningSettings.model_fields:
             raise TypeError(f"load() got an unexpected keyword argument {name!r}")
     opening = OpeningSettings.model_construct(**settings)
+    refuse_unknown_device(opening.device)
     _check_engine(engine, engine_url, engine_args, opening)
     if is_remote(engine):
         return _on_server(str(checkpoint), engine, str(engine_url), engine_args or {})

@@ -150,9 +150,11 @@ class Registry:
     def entries(self, kind: Kind) -> list[Registration]:
         return [self._entries[kind, name] for name in self.names(kind)]
 
-    def loaded(self, kind: Kind) -> Iterator[tuple[Registration, Any]]:
-        """Every entry of a kind with its target; a plugin's that does not import is left out with a warning."""
+    def plugged_in(self, kind: Kind) -> Iterator[tuple[Registration, Any]]:
+        """The entries that plugins add, with their targets; what does not import is left out with a warning."""
         for entry in self.entries(kind):
+            if entry.plugin is None:
+                continue
             try:
                 target = entry.load()
             except UsageError as error:

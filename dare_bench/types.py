@@ -252,7 +252,7 @@ class CheckpointSettings(BaseModel):
         default=None, description="Compile the steps of decoding, on CUDA as CUDA graphs (docs/attention.md)."
     )
     quantize: Literal["int8", "int4"] | None = Field(
-        default=None, description="Weight-only quantization of the layers: approximate (tier A)."
+        default=None, description="Weight-only quantization of the layers, int8 or int4: approximate (tier A)."
     )
 
     @field_validator("adapter", mode="before", json_schema_input_type=str | Path | None)

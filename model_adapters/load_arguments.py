@@ -9,7 +9,7 @@ from typing import Any
 
 import torch
 
-from dare_bench.errors import CheckpointError, UsageError, brief
+from dare_bench.errors import CheckpointError, UsageError, brief, unknown_device
 from dare_bench.model_adapters.encoding import as_id
 from dare_bench.types import ModelSpec, OpeningSettings
 
@@ -31,8 +31,7 @@ def pick_device(device: str | None) -> torch.device:
     except RuntimeError:
         requested = None
     if requested is None or requested.type not in ("cpu", "cuda"):
-        auto = ", or auto for a diffusion model"
-        raise UsageError(f"device {device!r} is not known; allowed: cpu, cuda, cuda:0 and so on{auto}")
+        raise unknown_device(device)
     if requested.type == "cuda" and not torch.cuda.is_available():
         raise UsageError(f"device {device!r} is not available: PyTorch finds no GPU; use device='cpu'")
     return requested

@@ -103,6 +103,19 @@ def written(name: str, fields: Mapping[str, Iterable[str]], more: tuple[str, ...
     return f'{name} = TypedDict("{name}", {{\n{textwrap.indent(body, "    ")},\n}}, total=False)\n'
 
 
+def strategies() -> str:
+    """The fields with their defaults, and the source, of each decoding strategy."""
+    lines = ["STRATEGIES: Mapping[str, tuple[Mapping[str, Any], str]] = {"]
+    for entry in registry().entries("strategy"):
+        if entry.plugin is None:
+            kind = entry.load()
+            fields = {name: None if field.is_required() else field.default for name, field in kind.model_fields.items()}
+            lines += [f'    "{entry.name}": (', f"        {fields!r},", f"        {kind.source!r},", "    ),"]
+    return "\n".join(
+        [*lines, "}", '"""The fields of decoding strategies with their defaults, and their sources."""', ""]
+    )
+
+
 def loaded(kind: Kind) -> list[Any]:
     """What dare-bench registers, without plugins."""
     return [entry.load() for entry in registry().entries(kind) if entry.plugin is None]
@@ -120,6 +133,7 @@ def text() -> str:
         written("TrainKeywords", of_models(TrainSpec, *(method.Options for method in loaded("trainer")))),
         written("DecodingKeywords", decoding, more=("None",)),
         written("LikelihoodKeywords", of_likelihoods(families), more=("None",)),
+        strategies(),
     )
     return "\n".join((HEAD, *parts))
 

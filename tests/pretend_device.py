@@ -23,6 +23,7 @@ from torch import Tensor
 from torch.utils._device import _device_constructors
 from torch.utils.backend_registration import _DummyBackendModule, _setup_privateuseone_for_python_backend
 
+from dare_bench import loading
 from dare_bench.model_adapters import load_arguments, open_native
 from dare_bench.model_adapters.causal import open_causal
 from dare_bench.model_adapters.causal import scoring as causal_scoring
@@ -226,6 +227,7 @@ def available() -> Iterator[None]:
             stack.enter_context(patch.object(torch, name, _making(getattr(torch, name))))
         for module in (load_arguments, open_native, open_causal):
             stack.enter_context(patch.object(module, "pick_device", pick))
+        stack.enter_context(patch.object(loading, "refuse_unknown_device", lambda _: None))
         for sizes in (score.CLEAN_TOKENS, forwards.PACK_TOKENS, forwards.READ_TOKENS, causal_scoring.LOGITS):
             stack.enter_context(patch.dict(sizes, {NAME: sizes["cpu"]}))
         yield

@@ -86,7 +86,7 @@ class SFTOptions(NoisedOptions):
     cart_q: float = Field(
         CART_Q, gt=0, lt=1, description="Geometric rate of weight=cart: the share of the nearest visible tokens."
     )
-    normalise: Literal["row", "token", "mask"] = Field(
+    normalize: Literal["row", "token", "mask"] = Field(
         "row",
         description="Divide by each row's learned tokens, by all learned, or by all masked tokens of a step; for SDAR "
         "token, for LLaDA2 mask.",

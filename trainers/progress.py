@@ -15,9 +15,13 @@ from dare_bench.formatting import duration
 
 NAMES = {"loss": "loss", "learning_rate": "lr", "grad_norm": "grad"}
 """Short names of entries of the log; the metrics of a method keep their names."""
-PHASES = {"forwards": "forwards", "tokens_per_second": "tokens/s", "seconds": "seconds"}
-"""What is measured by phase, with its name in a line."""
+FIRST = ("loss", "eval_loss", "reward", "accuracy", "informative_groups", "kl", "grad_norm", "learning_rate")
+"""What a line has first; the others follow as long as they fit."""
+WIDTH = 100
+"""Columns of a line. Trackers and ``trainer_state.json`` have every entry."""
 _HIDDEN = frozenset({"epoch", "train_runtime", "train_samples_per_second", "train_steps_per_second", "total_flos"})
+_PHASES = ("forwards/", "tokens_per_second/", "seconds/")
+"""What is measured by phase."""
 
 
 class TrainingProgress(TrainerCallback):
@@ -44,9 +48,9 @@ class TrainingProgress(TrainerCallback):
     def on_log(self, args: Any, state: Any, control: Any, logs: dict[str, float] | None = None, **_: Any) -> None:
         if not state.is_world_process_zero or not logs or not logs.keys() & {"loss", "eval_loss"}:
             return
-        text = log_line(logs)
+        head = f"step {state.global_step}/{state.max_steps}: "
         if "loss" not in logs:
-            tqdm.write(f"step {state.global_step}/{state.max_steps}: {text}", file=sys.stderr)
+            tqdm.write(head + log_line(logs, WIDTH - len(head)), file=sys.stderr)
             return
         if self.bar is not None:  # all metrics would leave no space for the bar
             self.bar.set_postfix_str(f"loss {_short(logs['loss'])}")
@@ -55,27 +59,25 @@ class TrainingProgress(TrainerCallback):
         pace = f"{rate * self.items:.1f} rows/s"
         if done and (left := (state.max_steps - state.global_step) / rate) > 0:
             pace += f", {duration(max(1, left))} left"
-        tqdm.write(f"step {state.global_step}/{state.max_steps}: {text}, {pace}", file=sys.stderr)
+        tqdm.write(f"{head}{log_line(logs, WIDTH - len(head) - len(pace) - 2)}, {pace}", file=sys.stderr)
 
     def on_train_end(self, args: Any, state: Any, control: Any, **_: Any) -> None:
         if self.bar is not None:
             self.bar.close()
 
 
-def log_line(logs: Mapping[str, Any]) -> str:
-    """An entry of the log as text: ``reward 0.5 (std 0.1)``, phases side by side."""
+def log_line(logs: Mapping[str, Any], width: int) -> str:
+    """An entry of the log as text of at most so many columns (``reward 0.5 (std 0.1)``), the main figures first,
+    without what is measured by phase."""
     values = {k: v for k, v in logs.items() if k not in _HIDDEN and isinstance(v, int | float)}
-    parts, phases = [], dict[str, list[str]]()
-    for name, value in values.items():
-        group, _, member = name.partition("/")
-        if group in PHASES and member:
-            phases.setdefault(group, []).append(f"{member} {value:,.0f}" if value >= 100 else f"{member} {value:.3g}")
-        elif (std := values.get(f"{name}_std")) is not None:
-            parts.append(f"{name} {_short(value)} (std {_short(std)})")
-        elif name.removesuffix("_std") == name or name.removesuffix("_std") not in values:
-            parts.append(f"{NAMES.get(name, name)} {_short(value)}")
-    lines = [f"{PHASES[group]} {' '.join(members)}" for group, members in phases.items()]
-    return ", ".join([*parts, *lines])
+    line = ""
+    for name in sorted(values, key=lambda name: FIRST.index(name) if name in FIRST else len(FIRST)):
+        if name.startswith(_PHASES) or (name.endswith("_std") and name.removesuffix("_std") in values):
+            continue
+        std = f" (std {_short(values[f'{name}_std'])})" if f"{name}_std" in values else ""
+        part = f"{', ' if line else ''}{NAMES.get(name, name)} {_short(values[name])}{std}"
+        line += part if len(line) + len(part) <= width or not line else ""
+    return line
 
 
 def _short(value: float) -> str:

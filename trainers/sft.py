@@ -62,10 +62,10 @@ class SFT(NoisedMethod):
         if self.resolved_options().padding == "drawn":
             factor_T *= eos_factors(batch, self.eos_id)
         weight_T = weights(noise, self.options.weight, self.options.cart_q) * factor_T
-        if self.options.normalise == "row":
+        if self.options.normalize == "row":
             length_R = torch.bincount(batch.row_T, factor_T, len(batch.lengths))
             return weight_T / (length_R[batch.row_T].clamp(min=1) * (len(batch.lengths) / noise.draws))
-        if self.options.normalise == "token":
+        if self.options.normalize == "token":
             return weight_T / (factor_T.sum() / noise.draws)
         return weight_T / (factor_T[noise.masked_T].sum().clamp(min=1) / noise.draws)
 

@@ -273,9 +273,13 @@ def read(path: str | Path) -> Baseline:
     """
     if not os.path.lexists(path):
         raise UsageError(f"no baseline at {path}; create it: dare-bench regress RUN --baseline {path} --update")
-    raw = read_json(path, UsageError)
+    make = "give a file that dare-bench regress RUN --baseline FILE --update has written"
+    try:
+        raw = read_json(path, UsageError)
+    except UsageError as error:
+        raise UsageError(f"{path} is not a baseline ({error}); {make}") from error
     if raw.get("format") != FORMAT:
-        raise UsageError(f'{path} is not a baseline: expected "format": "{FORMAT}"; give another file')
+        raise UsageError(f'{path} is not a baseline: it has no "format": "{FORMAT}"; {make}')
     version = raw.get("version")
     if not isinstance(version, int) or isinstance(version, bool) or version < 1:
         raise UsageError(f"{path}: version is {version!r}; expected a whole number from 1 to {VERSION}")

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Literal, NamedTuple
 
 from dare_bench.analysis.intervals import confidence_intervals
-from dare_bench.errors import BUG, RunError
+from dare_bench.errors import BUG, RunError, UnknownRunError
 from dare_bench.reading import read_json
 from dare_bench.runs.lm_eval_results import date_in, read_lm_eval
 from dare_bench.runs.opencompass_results import PARTS, model_folders, read_opencompass
@@ -110,7 +110,7 @@ def iterate_runs(root: str | Path, on_problem: Callable[[str], None] | None = No
     """The runs of :func:`find_runs` one at a time, in the order of their folders, parts last."""
     root = Path(root)
     if not root.is_dir() and not places_at(root):
-        raise RunError(f"no folder at {root}; give a run directory or a folder of them")
+        raise UnknownRunError(f"no folder at {root}; give a run directory or a folder of them")
     report = on_problem or (lambda text: warnings.warn(text, stacklevel=3))
     parts: list[Run] = []
     whole: set[tuple[Path, str]] = set()

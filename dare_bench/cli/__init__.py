@@ -77,8 +77,8 @@ for group, name in ((ls.app, "ls"), (leaderboard.app, "leaderboard"), (export.ap
         if registered.callback is not None:
             registered.callback = guarded(registered.callback)
             registered.cls = words.Command
-    app.add_typer(group, name=name)
-app.add_typer(train.app, name="train")
+    app.add_typer(group, name=name, cls=words.Commands)
+app.add_typer(train.app, name="train", cls=words.Commands)
 
 
 @functools.cache

@@ -22,7 +22,7 @@ from dare_bench.config import parse_pairs, run_spec
 from dare_bench.errors import PromptError, UsageError
 from dare_bench.run_fields import DECODING, run_fields
 from dare_bench.runs.text import counted, visible
-from dare_bench.types import CheckpointSettings, Event, Generation, Message, Prompt
+from dare_bench.types import TIER_MEANING, CheckpointSettings, Event, Generation, Message, Prompt, Tier
 
 if TYPE_CHECKING:
     from rich.console import Console, RenderableType
@@ -210,7 +210,12 @@ def facts(answer: Generation) -> str:
     if answer.nfe:
         parts += [counted(answer.nfe, "forward"), f"{tokens / answer.nfe:.2f} tokens a forward"]
     ended = {"eos": "ended by EOS", "stop": "ended by a stop string", "length": "as long as gen_length"}
-    return ", ".join([*parts, ended[answer.finish_reason], f"tier {answer.tier or 'unknown'}"])
+    return ", ".join([*parts, ended[answer.finish_reason], exactness(answer.tier)])
+
+
+def exactness(tier: Tier | None) -> str:
+    """How the sampler relates to the published one, in a few words."""
+    return "of unknown exactness" if tier is None else TIER_MEANING[tier].partition(":")[0]
 
 
 def table(canvases: Sequence[Canvas]) -> RenderableType:
@@ -310,8 +315,11 @@ def _open(fields: Mapping[str, Any], ways: Sequence[Variant]) -> Any:
     # Before torch is imported: threads that wait for each other asleep. On a machine with other work, busy waiting was
     # fifteen to forty times as slow, with a tiny network.
     os.environ.setdefault("OMP_WAIT_POLICY", "passive")
+    from dare_bench.engine.hints import refuse_unknown_fields
     from dare_bench.engine.opener import Opener, split_adapter
 
+    for way in ways:
+        refuse_unknown_fields(way.fields, recorded=True)
     given = {"tasks": ("-",), **fields}
     if fields.get("engine", "native") == "native" and "dtype" not in fields.get("model_args", {}):
         given.setdefault("dtype", "auto")

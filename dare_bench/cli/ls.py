@@ -12,9 +12,10 @@ import typer
 
 from dare_bench.checkpoint_files import read_config
 from dare_bench.cli.guard import echo_problem
-from dare_bench.cli.plain import echo, echo_columns, echo_error, echo_json, plain_console, plain_table
+from dare_bench.cli.plain import echo, echo_columns, echo_error, echo_json, plain_console
 from dare_bench.cli.runs import MAKE_ONE
 from dare_bench.errors import CheckpointError, UsageError, unknown
+from dare_bench.keywords import STRATEGIES
 from dare_bench.registry import Kind, registry
 
 if TYPE_CHECKING:
@@ -248,8 +249,13 @@ def runs(
     if not listed:
         echo(f"no runs in {Path(root).absolute()}; {MAKE_ONE}")
         return
-    table = plain_table(("run", "model", "status", "date", "scores"), map(_run_row, listed))
-    plain_console(width=10_000).print(table)  # a narrow one would fold the paths
+    names = ["run", "model", "status", "date", "scores"]
+    rows = [dict(zip(names, row, strict=True)) for row in (names, *map(_run_row, listed))]
+    terminal = plain_console(width=10_000).width
+    for name in ("date", "model", "status"):  # left out of a narrow terminal: no path is folded
+        if sum(2 + max(len(row[column]) for row in rows) for column in names) - 2 > terminal:
+            names.remove(name)
+    echo_columns([[row[column] for column in names] for row in rows])
 
 
 def _run_row(run: Run) -> tuple[str, ...]:
@@ -297,13 +303,18 @@ def rewards(json: _Json = False) -> None:
 @app.command()
 def strategies(json: _Json = False) -> None:
     """List decoding strategies with their fields and sources."""
-    rows: list[dict[str, Any]] = []
-    for entry, kind in registry().loaded("strategy"):
-        fields = {name: None if field.is_required() else field.default for name, field in kind.model_fields.items()}
-        rows.append({"name": entry.name, "fields": fields, "source": kind.source, "origin": entry.origin})
+    facts = dict(STRATEGIES)
+    for entry, kind in registry().plugged_in("strategy"):
+        defaults = {name: None if field.is_required() else field.default for name, field in kind.model_fields.items()}
+        facts[entry.name] = defaults, kind.source
+    rows: list[dict[str, Any]] = [
+        {"name": entry.name, "fields": facts[entry.name][0], "source": facts[entry.name][1], "origin": entry.origin}
+        for entry in registry().entries("strategy")
+        if entry.name in facts
+    ]
     if json:
         echo_json(rows)
         return
-    echo('use a strategy with --gen-kwargs \'{"strategy": {"name": NAME, FIELD: VALUE}}\'')
+    echo('use one with --gen-kwargs strategy=NAME, with fields as \'{"strategy": {"name": NAME, FIELD: VALUE}}\'')
     echo("documentation: model_adapters/sampling/README.md")
     echo_columns([[row["name"], ", ".join(row["fields"]), row["source"]] for row in rows])

@@ -67,8 +67,8 @@ def regress(
 
     Answers must be identical where that is guaranteed; otherwise a paired test decides.
 
-    Exit codes: 0 no regression, 3 regression, 4 the run is incomplete, 2 usage error or other settings than the
-    baseline, 1 it cannot be judged. The last is returned without a run, without samples, and for edited results or
+    Exit codes: 0 no regression, 3 regression, 4 the run is incomplete, 2 usage error, no such run, or other settings
+    than the baseline, 1 it cannot be judged. The last is returned without samples, and for edited results or
     samples, answers of another program version, or no score that could be judged. Without a verdict, the files of
     --junit and --markdown contain the error.
 

@@ -217,7 +217,8 @@ def settings(method: str, options: Mapping[str, FieldInfo], flags: Mapping[str, 
         fields["reward"] = reward_functions(fields["reward"])
     for name in ("model", "output_path"):
         if name not in fields:
-            raise UsageError(f"give --{name.replace('_', '-')}: {TrainSpec.model_fields[name].description}")
+            about = (TrainSpec.model_fields[name].description or "").rstrip(".")
+            raise UsageError(f"no {name.replace('_', ' ')}; give --{name.replace('_', '-')} ({about})")
     return fields
 
 

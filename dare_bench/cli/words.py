@@ -13,6 +13,7 @@ from typer.core import TyperCommand, TyperGroup
 from dare_bench.cli.plain import echo_error
 from dare_bench.config import not_valid, reason
 from dare_bench.errors import closest, removed
+from dare_bench.keywords import DecodingKeywords
 
 _Error: Any = typer.BadParameter.__base__  # UsageError of click, wherever this typer has click from
 
@@ -96,6 +97,8 @@ def _message(error: Any) -> str:
         text = re.sub(pattern, wording, text)
     if error.ctx is None:
         return text
+    if error.ctx.command_path.endswith(" train"):
+        text = text.replace("unknown command", "unknown method")
     errors = getattr(error.__cause__, "errors", None)  # pydantic parses the values of options; typer omits its reasons
     if errors is not None and getattr(error, "param", None) is not None:
         first = errors()[0]
@@ -105,5 +108,7 @@ def _message(error: Any) -> str:
         flags = {flag[2:].replace("-", "_"): flag for param in error.ctx.command.params for flag in param.opts}
         name = option.lstrip("-").replace("-", "_")
         near = ", ".join(flags[name] for name in closest(name, flags))
+        if "gen_kwargs" in flags and name in DecodingKeywords.__annotations__:
+            near = f"--gen-kwargs {name}=VALUE" + " (dare-bench ls strategies)" * (name == "strategy")
         text = f"unknown option {option!r}" + (removed(name) or (f"; closest: {near}" if near else ""))
     return f"{text}; see {error.ctx.command_path} --help"

@@ -3,13 +3,18 @@
 from __future__ import annotations
 
 import difflib
+from collections.abc import Mapping
+from typing import Any
+
+from pydantic import TypeAdapter, ValidationError
 
 from dare_bench import suites
-from dare_bench.config import RunSpec
+from dare_bench.config import RunSpec, not_valid, reason
 from dare_bench.errors import DareError, DecodingError, UnknownNameError, suggestion
 from dare_bench.harness import task_source
 from dare_bench.harness.common.requests import plain
 from dare_bench.keywords import DecodingKeywords
+from dare_bench.loading import refuse_unknown_device
 from dare_bench.protocols import TaskSource
 from dare_bench.registry import registry
 from dare_bench.types import Decoding
@@ -24,7 +29,8 @@ def checked_harness(spec: RunSpec) -> type[TaskSource]:
         UsageError, DataError: from :func:`~dare_bench.harness.task_source` and the harness's ``check``.
     """
     source_class = task_source(spec.harness)
-    _refuse_unknown_fields(spec)
+    refuse_unknown_device(spec.device)
+    refuse_unknown_fields(spec.decoding)
     if spec.engine != "native":  # before its server is asked for anything
         registry().get("engine", spec.engine).load().check_fields(plain(spec.decoding))
     try:
@@ -35,22 +41,35 @@ def checked_harness(spec: RunSpec) -> type[TaskSource]:
     return source_class
 
 
-def _refuse_unknown_fields(spec: RunSpec) -> None:
-    """Checks without importing a family, which imports torch: plugins register the fields of theirs."""
+def refuse_unknown_fields(decoding: Mapping[str, Any], recorded: bool = False) -> None:
+    """Refuse a decoding field that no family has, a value that no family takes, and an unknown strategy. No family is
+    imported, which would import torch: plugins register the fields of theirs.
+
+    Args:
+        recorded: may they be fields that record more (``trajectory``)?
+    """
     families = registry().entries("family")
     known = [
         *DecodingKeywords.__annotations__,
         *(name for family in families for name in family.about.get("fields", ())),
     ]
-    for name, value in plain(spec.decoding).items():
+    for name, value in plain(decoding).items():
         if name not in known:
             hint = suggestion(name, known) or f"; known: {', '.join(sorted(set(known) - Decoding.hidden))}"
             raise DecodingError(f"no model family has a decoding field {name!r}{hint}")
-        if name in Decoding.hidden:
+        if name in Decoding.hidden and not recorded:
             raise DecodingError(
                 f"{name}={value}: an evaluation records what its files need, and changes no answer by it; omit it (in "
                 f"Python, model.generate takes {name})"
             )
+        try:
+            TypeAdapter(DecodingKeywords.__annotations__.get(name, Any)).validate_python(value)
+        except ValidationError as error:
+            raise DecodingError(not_valid(name, value, reason(error.errors()[0]))) from error
+    strategy = decoding.get("strategy")
+    named = strategy.get("name") if isinstance(strategy, Mapping) else strategy
+    if isinstance(named, str):
+        registry().get("strategy", named)
 
 
 def _suites(spec: RunSpec) -> list[str]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import logging
 from pathlib import Path
 from typing import Any
 
@@ -11,11 +12,13 @@ from dare_bench.config import RunSpec
 from dare_bench.engine import identity as ident
 from dare_bench.engine.soundness import refuse_unsound
 from dare_bench.errors import UsageError
-from dare_bench.loading import base_and_adapter, is_adapter, is_remote, load, locate
+from dare_bench.loading import base_and_adapter, is_adapter, is_remote, load, locate, refuse_unknown_device
 from dare_bench.model import Model
 from dare_bench.protocols import LoadedModel
 from dare_bench.reading import existing
 from dare_bench.types import CheckpointSettings, OpeningSettings
+
+log = logging.getLogger("dare_bench")
 
 _ENGINE = ("engine", "engine_url", "engine_args")
 """The fields of a RunSpec, besides those of CheckpointSettings, that are arguments of ``load``."""
@@ -107,6 +110,8 @@ class Opener:
             CheckpointError, UsageError: as ``load``; an unknown opening setting; a mask id or tokenizer that fails
                 ``dare-bench validate``.
         """
+        if self._given is None and self._opened is None:
+            log.info("opening %s", spec.model)  # before torch is imported, which takes seconds
         return _loaded(self.model(spec))
 
     def model(self, spec: RunSpec) -> Any:
@@ -119,6 +124,7 @@ class Opener:
         key = json.dumps([spec.model, arguments], sort_keys=True, default=str)
         if self._opened is None or self._opened[0] != key:
             self._opened = None  # frees the memory of the previous model first
+            refuse_unknown_device(spec.device)
             model = open_checkpoint(spec.model, {name: value for name, value in arguments.items() if value is not None})
             refuse_unsound(model, spec.model)
             self._opened = (key, model)

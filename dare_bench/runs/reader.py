@@ -7,7 +7,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any, Literal
 
-from dare_bench.errors import DareError, RunError, unknown
+from dare_bench.errors import DareError, RunError, UnknownRunError, unknown
 from dare_bench.reading import read_json
 from dare_bench.runs.index import Document, DocumentIndex, SampleIndex, lines
 from dare_bench.runs.lines import LoggedLine, SampleLine, TraceLine
@@ -44,7 +44,7 @@ class Run:
     def __init__(self, path: str | Path) -> None:
         self.path = Path(path)
         if not self.path.is_dir():
-            raise RunError(f"there is no folder {path}; give a run's folder, which holds results_<date>.json")
+            raise UnknownRunError(f"there is no folder {path}; give a run's folder, which holds results_<date>.json")
         names = sorted(path.name for path in self.path.glob("results_*.json"))  # the dates in them sort by time
         self.results_file = own_file(self.path, names[-1]) if names else None
         self._about = RunFile()

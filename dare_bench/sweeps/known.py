@@ -9,7 +9,7 @@ from typing import Any
 from dare_bench.config import run_spec
 from dare_bench.engine.hints import checked_harness
 from dare_bench.engine.plan import plan
-from dare_bench.errors import CheckpointError, DareError, UnknownNameError, UsageError
+from dare_bench.errors import CheckpointError, DareError, DecodingError, UnknownNameError, UsageError
 from dare_bench.loading import here
 from dare_bench.registry import registry
 from dare_bench.sweeps.sweep_graph import SweepNode
@@ -53,7 +53,7 @@ def _check_tasks(settings: dict[str, Any]) -> None:
         spec = run_spec(**run.fields)
         try:
             checked_harness(spec)
-        except UnknownNameError:
+        except (UnknownNameError, DecodingError):
             raise
         except (DareError, ImportError):  # the failure of a node, not an unknown name
             continue

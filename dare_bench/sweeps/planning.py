@@ -16,7 +16,7 @@ from dare_bench.registry import registry
 from dare_bench.run_fields import run_fields
 from dare_bench.sweeps.grid import Named, bounded, expand
 from dare_bench.sweeps.sweep_spec import SweepModel, SweepSpec
-from dare_bench.training.methods import options_of
+from dare_bench.training.methods import options_of, valid_options
 from dare_bench.training.spec import TrainSpec, train_spec
 from dare_bench.types import Decoding
 
@@ -112,6 +112,7 @@ def _training(base: SweepModel, point: Mapping[str, Any], where: str) -> Planned
     options = {name: value for name, value in explicit.items() if name not in common}
     try:
         spec = train_spec(**{**base.opening(), **common}, options=options, output_path="-")
+        valid_options(spec.method, options_of(registry().get("trainer", spec.method)), options)
     except UsageError as error:
         raise UsageError(f"{where}: {error}") from error
     settings = {

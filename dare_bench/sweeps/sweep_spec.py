@@ -120,7 +120,10 @@ def read_spec(source: str | Path | Mapping[str, Any] | SweepSpec) -> SweepSpec:
     """
     if isinstance(source, SweepSpec):
         return source
-    fields = _underscored(source) if isinstance(source, Mapping) else read_yaml(source)
+    try:
+        fields = _underscored(source) if isinstance(source, Mapping) else read_yaml(source)
+    except UsageError as error:
+        raise UsageError(f"{error}; a sweep is a YAML file of models, train and eval (docs/sweeps.md)") from error
     where = "" if isinstance(source, Mapping) else f"{source}: "
     for name in fields:
         if name not in SweepSpec.model_fields:

@@ -197,8 +197,9 @@ def _write(out: Path, status: str, settings: Mapping[str, Any], facts: Mapping[s
 
 
 def _with_options(settings: Mapping[str, Any]) -> dict[str, Any]:
-    """All settings by name, those of the method included."""
-    return {**settings, **(settings.get("options") or {}), "options": None}
+    """All settings by their present names, those of the method included."""
+    every = {**settings, **(settings.get("options") or {}), "options": None}
+    return {RENAMED.get(name, name): value for name, value in every.items()}
 
 
 def _steps(settings: Mapping[str, Any]) -> int | None:

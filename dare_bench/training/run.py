@@ -64,8 +64,8 @@ def train(spec: TrainSpec | None = None, **fields: Unpack[TrainKeywords]) -> Tra
         fields["data"] = memory.name
     spec = combined(spec, fields)
     refuse_early(spec, memory)
-    if first_process():  # what follows takes seconds
-        log.info("training %s from %s", spec.method, spec.model)
+    if first_process():  # before torch is imported, which takes seconds
+        log.info("opening %s for %s in %s", spec.model, spec.method, spec.output_path)
     spec = settle(spec)
     began, out = time.perf_counter(), Path(spec.output_path)
     kind = registry().get("trainer", spec.method).load()

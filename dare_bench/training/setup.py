@@ -3,12 +3,14 @@ replay one of its steps."""
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from dare_bench import fingerprint
+from dare_bench import fingerprint, loading
+from dare_bench.engine.hints import refuse_unknown_fields
 from dare_bench.errors import TrainingError, UsageError
 from dare_bench.loading import base_and_adapter, locate, refuse_untrainable
 from dare_bench.protocols import AdapterSettings
@@ -26,6 +28,8 @@ from dare_bench.training.rows import Tokens
 from dare_bench.training.services import TrainingServices, checked, evaluations, open_model
 from dare_bench.training.spec import BEST, DEFAULTS, TrainSpec, train_spec
 from dare_bench.training.tokens import tokenize
+
+log = logging.getLogger("dare_bench")
 
 _NOT_IDENTITY = frozenset(
     {
@@ -97,9 +101,11 @@ def refuse_early(spec: TrainSpec, memory: RowTable | None = None) -> None:
     """Refuse what is seen without torch, before a checkpoint is fetched or opened: settings of the method, columns of
     the data, names of tasks, an output folder with something else. Raises as :func:`~dare_bench.training.run.train`."""
     entry = registry().get("trainer", spec.method)
+    loading.refuse_unknown_device(spec.device)
     options: dict[str, Any] = {}
     if "options" in entry.about:
         valid = valid_options(spec.method, options_of(entry), spec.options)
+        refuse_unknown_fields(getattr(valid, "rollout", {}), recorded=True)
         options = valid.model_dump(mode="json", include=set(spec.options) - _RESOLVED)
     settings = {name: v for name, v in _defining(spec).items() if v is not None or name not in _RESOLVED}
     folder.refuse_other(Path(spec.output_path), settings, options)
@@ -205,6 +211,7 @@ def replay(out: Path, step: int, model: str | None = None) -> tuple[Any, Callabl
     if (steps := folder.steps(record)) is not None and not 1 <= step <= steps:
         raise UsageError(f"step {step}: the training in {out} has the steps 1 to {steps}")
     spec = train_spec(**{**fields, **alone, **({"model": model} if model else {})})
+    log.info("opening %s, from which %s was trained", spec.model, out)
     kind = registry().get("trainer", spec.method).load()
     if not hasattr(kind, "replay"):
         raise UsageError(

@@ -244,7 +244,7 @@ class TrainSpec(BaseModel):
     def _consistent(self) -> TrainSpec:
         if (self.data is None) == (self.task is None):
             given = "both are given" if self.data is not None else "neither is given"
-            raise ValueError(f"data and task are the sources of rows, and {given}; give one of them")
+            raise ValueError(f"data and task are the sources of rows, and {given}; give one: --data FILE, --task NAME")
         if self.eval_every is not None and not self.eval and self.validation_data is None:
             raise ValueError("eval_every needs something to evaluate; give eval_tasks, eval_suite or validation_data")
         wanted = [name for name in BEST if getattr(self, name) != type(self).model_fields[name].default]

@@ -63,7 +63,7 @@ class FastDLLMv2(Family):
     """Efficient-Large-Model/Fast_dLLM_v2_1.5B and _7B."""
 
     name = "fast_dllm_v2"
-    sft = {"noise": "coupled", "draws": 2, "weight": "plain", "normalise": "mask"}  # noqa: RUF012
+    sft = {"noise": "coupled", "draws": 2, "weight": "plain", "normalize": "mask"}  # noqa: RUF012
     network = Fast_dLLM_QwenForCausalLM
     decoding = FastDLLMv2Decoding
     chat_template = CHAT_TEMPLATE

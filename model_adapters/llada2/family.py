@@ -124,7 +124,7 @@ class LLaDA2(Family):
     """inclusionAI/LLaDA2.0-mini, -flash, their CAP versions; LLaDA2.1-mini and -flash with editing fields."""
 
     name = "llada2"
-    sft = {"noise": "band", "weight": "plain", "normalise": "mask"}  # noqa: RUF012
+    sft = {"noise": "band", "weight": "plain", "normalize": "mask"}  # noqa: RUF012
     network = LLaDA2MoeModelLM
     decoding: type[SamplerFields] = LLaDA2Decoding
     chat_template = CHAT_TEMPLATE

@@ -81,7 +81,7 @@ class SDAR(Family):
     """JetLM/SDAR-1.7B-Chat, -4B-Chat, -8B-Chat and SDAR-30B-A3B-Chat."""
 
     name = "sdar"
-    sft = {"normalise": "token"}  # noqa: RUF012
+    sft = {"normalize": "token"}  # noqa: RUF012
     network = SDARForCausalLM
     decoding = SDARDecoding
     chat_template = CHAT_TEMPLATE

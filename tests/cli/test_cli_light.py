@@ -13,12 +13,15 @@ from typing import Any
 
 import pytest
 import typer
-from calls import call, light
+from calls import call, light, refused_early
 from require import need_package
 
 from dare_bench import __version__
 from dare_bench.cli import app, main, train
 from dare_bench.cli.doctor import cache, links
+from dare_bench.engine import opener
+from dare_bench.errors import UsageError
+from dare_bench.training import run as training_run
 
 VERBS = (
     "generate",
@@ -58,6 +61,7 @@ LIGHT = (
     ("ls", "runs", "."),
     ("ls", "trainers"),
     ("ls", "rewards"),
+    ("ls", "strategies"),
 )
 
 
@@ -129,7 +133,7 @@ def test_ls_tasks_of_a_data_folder_lists_what_it_can_serve(tmp_path: Path, capsy
 
 def test_ls_runs_of_no_folder_is_one_line(tmp_path: Path) -> None:
     code, _, err = call(["ls", "runs", str(tmp_path / "none")])
-    assert code == 1 and err.startswith("error: no folder") and err.count("\n") == 1
+    assert code == 2 and err.startswith("error: no folder") and err.count("\n") == 1
 
 
 def test_works_without_a_home_that_can_be_written(tmp_path: Path) -> None:
@@ -252,17 +256,58 @@ def test_a_usage_error_is_one_line(words: tuple[str, ...], says: str, capsys: py
     assert err.startswith("error: ") and err.count("\n") == 1 and says in err and "--help" in err
 
 
-def test_a_decoding_field_that_no_family_has_is_refused_without_torch() -> None:
-    code = """
-import sys
-from dare_bench.cli import main
-try:
-    main(["eval", "--model", "tiny-llada", "--tasks", "dare_sudoku", "--gen-kwargs", "num_beams=2"])
-except SystemExit as left:
-    print(left.code, "torch" in sys.modules)
-"""
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert done.stdout.split() == ["2", "False"] and "no model family has a decoding field 'num_beams'" in done.stderr
+EVAL = "eval --model tiny-llada --tasks dare_sudoku"
+TRAIN = "train sft --model tiny-llada-base --task dare_sudoku -o out"
+
+
+def test_what_no_model_takes_is_refused_without_torch(tmp_path: Path) -> None:
+    (tmp_path / "readme.md").write_text("# A page\n\nSome: text\n- a\n")
+    (tmp_path / "own").mkdir()
+    (tmp_path / "own/notes.txt").write_text("mine")
+    (tmp_path / "sweep.yaml").write_text("models: tiny-llada\neval: {tasks: dare_sudoku, limit: 1}\n")
+    cases = (
+        (f"{EVAL} --gen-kwargs num_beams=2", "no model family has a decoding field 'num_beams'"),
+        (f"{EVAL} --gen-kwargs steps", "'steps' has no value; give steps=VALUE"),
+        (f"{EVAL} --gen-kwargs steps=x", "steps='x' is not valid: it must be a whole number"),
+        (f"{EVAL} --gen-kwargs strategy=p3", "unknown strategy 'p3'; known: ascending"),
+        (f"{EVAL} --remasking X", "remasking='X' is not valid: it must be 'low_confidence' or 'random'"),
+        (f"{EVAL} --device X", "device 'X' is not known; allowed: cpu, cuda, cuda:0 and so on"),
+        (f"{EVAL} --strategy p2", "closest: --gen-kwargs strategy=VALUE (dare-bench ls strategies)"),
+        ("eval --model readme.md --tasks dare_sudoku", "readme.md is a file, and a checkpoint is a folder; give one"),
+        ("generate --model tiny-llada --remasking X hi", "it must be 'low_confidence' or 'random'"),
+        ("generate --model tiny-llada --device X hi", "device 'X' is not known"),
+        ("generate --model tiny-llada --strategy p2 hi", "closest: --gen-kwargs strategy=VALUE (dare-bench ls strat"),
+        ("train sftt", "unknown method 'sftt'; closest: 'sft'; see dare-bench train --help"),
+        (f"{TRAIN} --device X", "device 'X' is not known"),
+        (f"{TRAIN} --normalise token", "unknown option '--normalise'; renamed: normalize (--normalize)"),
+        ("train sft --model tiny-llada-base --task dare_sudoku", "no output path; give --output-path (Output folder"),
+        ("sweep readme.md -o out", "not valid YAML (expected <block end>, but found '-'); a sweep is a YAML file of"),
+        ("sweep sweep.yaml -o own", "own holds files that this command did not write ('notes.txt'); give a new or"),
+        ("show none", "there is no folder none; give a run's folder"),
+        ("ls runs none", "no folder at none; give a run directory"),
+        ("leaderboard build none -o own", "no folder at none; give a run directory"),
+        ("rl replay none --step 1", "'none' is not the output folder of a training"),
+    )
+    refused_early(cases, tmp_path)
+    assert sorted(path.name for path in tmp_path.rglob("*")) == ["notes.txt", "own", "readme.md", "sweep.yaml"]
+
+
+def test_a_model_is_named_before_torch_is_imported(monkeypatch: pytest.MonkeyPatch, capsys: Any) -> None:
+    """Seconds of silence were taken for a command that hangs."""
+
+    def stop(*_: Any, **__: Any) -> None:
+        raise UsageError("now it would be imported")
+
+    monkeypatch.setattr(opener, "open_checkpoint", stop)
+    monkeypatch.setattr(training_run, "settle", stop)
+    first = {
+        EVAL: "tiny-llada",
+        TRAIN: "tiny-llada-base for sft in out",
+    }
+    for words, opened in first.items():
+        with pytest.raises(SystemExit):
+            main(words.split())
+        assert capsys.readouterr().err.splitlines()[-2:] == [f"opening {opened}", "error: now it would be imported"]
 
 
 def test_rewards_are_listed_with_their_options(capsys: pytest.CaptureFixture[str]) -> None:

@@ -127,7 +127,7 @@ def test_show_without_samples(tmp_path: Path) -> None:
         show(str(folder))
 
 
-def test_ls_runs(tmp_path: Path, capsys: Out) -> None:
+def test_ls_runs(tmp_path: Path, capsys: Out, monkeypatch: pytest.MonkeyPatch) -> None:
     make_run(tmp_path, "one", limit=20)
     broken = make_run(tmp_path, "two")
     (broken / "run.json").write_text("{")
@@ -138,6 +138,11 @@ def test_ls_runs(tmp_path: Path, capsys: Out) -> None:
     list_runs(str(tmp_path), json=True)
     (record,) = json.loads(capsys.readouterr().out)
     assert record["run_id"] == "one" and record["scores"][0]["value"] == 0.9
+    monkeypatch.setattr(sys.stdout, "isatty", lambda: True, raising=False)
+    monkeypatch.setenv("COLUMNS", "80")
+    list_runs(str(tmp_path))
+    head, line = capsys.readouterr().out.splitlines()
+    assert line.startswith(f"{tmp_path / 'one'}  ") and "90.00% (n=20)" in line and "date" not in head
     (tmp_path / "none").mkdir()
     list_runs(str(tmp_path / "none"))
     assert "no runs in" in capsys.readouterr().out

@@ -136,7 +136,7 @@ def test_incomplete_runs_and_runs_that_are_none(tmp_path: Path, capsys: Out) -> 
     verb(make_run(tmp_path / "a"), "-b", file, "--update")
     assert verb(make_run(tmp_path / "b", status="incomplete", failures=1), "-b", file) == 4
     assert verb(make_run(tmp_path / "c", limit=20), "-b", file) == 4
-    assert verb(tmp_path / "nothing", "-b", file) == 1
+    assert verb(tmp_path / "nothing", "-b", file) == 2
     assert "there is no folder" in capsys.readouterr().err
 
 
@@ -163,7 +163,7 @@ def test_every_exit_without_a_verdict_is_an_error_in_the_reports(tmp_path: Path)
     verb(run, "-b", file, "--update")
     for words, code, reason in (
         ((make_run(tmp_path / "b", status="incomplete", failures=1), "-b", file), 4, "1 document failed"),
-        ((tmp_path / "nothing", "-b", file), 1, "there is no folder"),
+        ((tmp_path / "nothing", "-b", file), 2, "there is no folder"),
         ((run, "-b", tmp_path / "none.json"), 2, "no baseline at"),
         ((make_run(tmp_path / "c", decoding={"steps": 8}), "-b", file), 2, "does not match the baseline"),
         ((run, "-b", file, "--update"), 2, "--update only prints"),

@@ -144,4 +144,4 @@ def test_the_command_from_end_to_end(tmp_path: Path) -> None:
     assert done.returncode == 0, done.stderr
     assert "the same: 2 scores, values of 4 documents" in done.stdout
     done = command.run("score", str(folder / "gone"))
-    assert done.returncode == 1 and done.stderr.startswith("error: there is no folder") and done.stderr.count("\n") == 1
+    assert done.returncode == 2 and done.stderr.startswith("error: there is no folder") and done.stderr.count("\n") == 1

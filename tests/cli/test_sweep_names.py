@@ -32,6 +32,8 @@ GOOD = {
         ({"train": {**GOOD["train"], "task": "dare_sudoko"}}, "seed=0: unknown training data 'dare_sudoko'; closest"),
         ({"models": "tiny-lada-base"}, "no checkpoint 'tiny-lada-base': no such folder or bundled name"),
         ({"models": {"model": "tiny-llada-base", "adapter": "./none"}}, "no checkpoint './none'"),
+        ({"train": {**GOOD["train"], "noise": "unifrom"}}, "train[0]: noise='unifrom': must be 'uniform', 'even'"),
+        ({"eval": {"tasks": "dare_sudoku", "gen_kwargs": {"stepz": 4}}}, "a decoding field 'stepz'; closest: steps"),
         ({"board": "maybe"}, "board: unknown board 'maybe'; "),
         ({"board": {"titel": "Mine"}}, "board: 'titel' is not a field of a board"),
         ({"board": {"board": "demo", "title": "Mine"}}, "board: 'board' is not a field of a board"),

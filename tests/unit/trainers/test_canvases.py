@@ -112,11 +112,11 @@ def test_eos_tokens_weigh_half_of_a_row_at_most():
     assert fourth[1:].sum().item() == pytest.approx(1)
 
 
-@pytest.mark.parametrize("normalise", ["row", "token", "mask"])
-def test_a_long_answer_does_not_make_others_learn_eos(normalise):
+@pytest.mark.parametrize("normalize", ["row", "token", "mask"])
+def test_a_long_answer_does_not_make_others_learn_eos(normalize):
     """One answer of 400 tokens among 60 rows: the share of the loss that is of EOS tokens."""
     data = tokens("examples", *[[([0], [1] * (400 if i == 30 else 1 + i % 12))] for i in range(60)])
-    (step,), source = steps(sft(data, normalise=normalise, weight="plain"), data, 1, rows=60)
+    (step,), source = steps(sft(data, normalize=normalize, weight="plain"), data, 1, rows=60)
     is_eos_N = step.copies.target_N == EOS
     assert step.weight_N.sum() > 0.1
     assert step.weight_N[is_eos_N].sum() / step.weight_N.sum() < 0.55

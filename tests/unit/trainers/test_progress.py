@@ -41,11 +41,11 @@ def test_the_bar_has_the_loss_alone(monkeypatch, capsys):
     assert "4/4" in bars[-1] and "loss 0.5000" in bars[-1] and "margins" not in bars[-1]
 
 
-def test_a_line_has_the_spread_beside_the_mean_and_the_phases_side_by_side():
-    phases = {f"forwards/{phase}": 12.0 for phase in ("rollout", "update")}
-    times = {"seconds/rollout": 123.4, "seconds/update": 0.5, "tokens_per_second/update": 12_345.6}
-    line = log_line({"loss": 0, "reward": 0.5, "reward_std": 0.25, "only_std": 1.0, "epoch": 1.0, **phases, **times})
-    assert line == (
-        "loss 0, reward 0.5000 (std 0.2500), only_std 1.0000, forwards rollout 12 update 12, "
-        "seconds rollout 123 update 0.5, tokens/s update 12,346"
-    )
+def test_a_line_has_the_main_figures_first_and_as_many_as_fit():
+    phases = {f"{name}/update": 12.0 for name in ("forwards", "seconds", "tokens_per_second")}
+    others = {f"reward/part{number}": 0.0 for number in range(9)}
+    logs = {**others, **phases, "kl": 0.5, "only_std": 1.0, "reward_std": 0.25, "reward": 0.5, "loss": 0, "epoch": 1.0}
+    main = "loss 0, reward 0.5000 (std 0.2500), kl 0.5000"
+    assert log_line(logs, len(main)) == log_line(logs, len(main) + 5) == main
+    assert log_line(logs, 70) == f"{main}, reward/part0 0" and log_line(logs, 0) == "loss 0"
+    assert log_line(logs, 500).endswith("reward/part8 0, only_std 1.0000")

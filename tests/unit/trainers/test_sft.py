@@ -74,9 +74,9 @@ def expectation(sft, rows, losses):
 
 
 @pytest.mark.parametrize("noise", ["uniform", "even", "counts", "coupled"])
-@pytest.mark.parametrize("normalise", ["row", "token"])
-def test_uniform_logits_cost_log_v(noise, normalise):
-    sft = method(noise=noise, normalise=normalise, draws=2)
+@pytest.mark.parametrize("normalize", ["row", "token"])
+def test_uniform_logits_cost_log_v(noise, normalize):
+    sft = method(noise=noise, normalize=normalize, draws=2)
     rows = [([0], [1] * (1 + i % 9)) for i in range(32)]
 
     def losses(given):
@@ -95,7 +95,7 @@ def test_the_mean_over_noise_is_the_negative_elbo_per_token(spec, shift):
     by_row = sum(total / len(a) for total, (_, a) in zip(per_row, ROWS, strict=True)) / len(ROWS)
     by_token = sum(per_row) / sum(len(a) for _, a in ROWS)
     assert expectation(method(spec), ROWS, table.losses) == pytest.approx(by_row, rel=1e-9)
-    assert expectation(method(spec, normalise="token"), ROWS, table.losses) == pytest.approx(by_token, rel=1e-9)
+    assert expectation(method(spec, normalize="token"), ROWS, table.losses) == pytest.approx(by_token, rel=1e-9)
     assert by_row != pytest.approx(by_token, rel=1e-3)
     plain = elbo(table, *ROWS[0]).item(), elbo(table, *ROWS[0], shift=True).item()
     assert plain[0] != pytest.approx(plain[1], rel=1e-3), "the shift is no formality"
@@ -108,7 +108,7 @@ def test_sdars_mean_is_the_block_wise_elbo_per_token():
     more = {"num_key_value_heads": 1, "vocab_size": V, "max_position_embeddings": 64, "initializer_range": 0.3}
     network = SDARForCausalLM(SDARConfig(head_dim=8, block_size=2, **sizes, **more)).eval()
     spec = replace(SPEC, attention="block-causal", block_length=2)
-    sft = method(spec, normalise="token")
+    sft = method(spec, normalize="token")
     rows = [([0, 1], [2, 3, 4]), ([3], [0, 4, 4])]  # blocks of 2 and 1; of 1 and 2, since the prompt ends within one
 
     def losses(given):
@@ -187,7 +187,7 @@ def test_the_rate_of_cart_is_a_setting():
 
 
 def test_the_plain_mean_is_over_all_hidden_tokens_of_a_step():
-    sft = method(noise="band", weight="plain", normalise="mask")
+    sft = method(noise="band", weight="plain", normalize="mask")
     rows = [([0], [1] * (1 + i % 9)) for i in range(8)]
     parts = [step_of(sft, rows, shape=StepShape(2, 1, 4), process=process) for process in range(4)]
     hidden_tokens = sum(len(part.copies.at_N) for part in parts)
@@ -205,7 +205,7 @@ def test_the_loss_and_its_gradients_do_not_depend_on_the_cut(family):
 
 
 @pytest.mark.parametrize(
-    "options", [{"weight": "cart", "normalise": "token"}, {"noise": "even"}, {"noise": "band", "weight": "plain"}]
+    "options", [{"weight": "cart", "normalize": "token"}, {"noise": "even"}, {"noise": "band", "weight": "plain"}]
 )
 def test_whatever_weighs(options):
     loaded = load("tiny-dream-base", device="cpu").loaded
@@ -284,15 +284,15 @@ def test_families_bring_what_their_authors_use():
 
     for family in ("llada", "dream"):
         o = settled(family)
-        assert (o.noise, o.weight, o.normalise, o.eps) == ("uniform", "elbo", "row", 1e-3)
+        assert (o.noise, o.weight, o.normalize, o.eps) == ("uniform", "elbo", "row", 1e-3)
     o = settled("sdar")
-    assert (o.noise, o.weight, o.normalise, o.eps) == ("uniform", "elbo", "token", 1e-3)
+    assert (o.noise, o.weight, o.normalize, o.eps) == ("uniform", "elbo", "token", 1e-3)
     o = settled("llada2")
-    assert (o.noise, o.band, o.weight, o.normalise) == ("band", (0.3, 0.8), "plain", "mask")
+    assert (o.noise, o.band, o.weight, o.normalize) == ("band", (0.3, 0.8), "plain", "mask")
     o = settled("fast_dllm_v2")
-    assert (o.noise, o.draws, o.weight, o.normalise) == ("coupled", 2, "plain", "mask")
-    o = settled("llada2", noise="counts", weight="elbo", normalise="row")
-    assert (o.noise, o.weight, o.normalise) == ("counts", "elbo", "row")
+    assert (o.noise, o.draws, o.weight, o.normalize) == ("coupled", 2, "plain", "mask")
+    o = settled("llada2", noise="counts", weight="elbo", normalize="row")
+    assert (o.noise, o.weight, o.normalize) == ("counts", "elbo", "row")
 
 
 @pytest.mark.parametrize(

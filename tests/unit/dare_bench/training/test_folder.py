@@ -62,6 +62,13 @@ def test_a_setting_of_the_method_is_named_by_itself(tmp_path: Path) -> None:
         claim(tmp_path, {**SETTINGS, "options": {"padding": "eos_supervised", "draws": 1}})
 
 
+def test_a_setting_that_was_renamed_is_the_same(tmp_path: Path) -> None:
+    finish(tmp_path, {**SETTINGS, "options": {"normalise": "row"}}, {})
+    assert claim(tmp_path, {**SETTINGS, "options": {"normalize": "row"}}) == "complete"
+    with pytest.raises(UsageError, match='normalize was "row", now "token"'):
+        claim(tmp_path, {**SETTINGS, "options": {"normalize": "token"}})
+
+
 LENGTH = {
     **SETTINGS, "max_steps": 100, "num_train_epochs": 3.0, "items": 80, "batch": 8, "warmup_steps": 0.1,
     "lr_scheduler_type": "constant",

@@ -100,7 +100,7 @@ def test_requirements_are_checked_once_for_each_reward_with_its_options(register
     monkeypatch.setattr(
         Registration,
         "load",
-        lambda entry: check if entry.target.endswith(":check") else loaded.get(entry.target) or LOAD(entry),
+        lambda entry, part=None: check if part == "requires" else loaded.get(entry.target) or LOAD(entry),
     )
     check_rewards([SORT, FAULTY, FAULTY], {"random": True, "faulty": {"level": 2}})
     assert seen == [{"level": 2}]

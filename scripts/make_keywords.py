@@ -27,7 +27,7 @@ and methods, where each is described. A plugin's own family or method may have m
 ``fields: dict[str, Any]`` passes them, and so do ``evaluate(decoding=...)`` and ``train(options=...)``.
 """
 # fmt: off
-# ruff: noqa: UP013
+# ruff: noqa: E501, UP013
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
@@ -110,10 +110,8 @@ def strategies() -> str:
         if entry.plugin is None:
             kind = entry.load()
             fields = {name: None if field.is_required() else field.default for name, field in kind.model_fields.items()}
-            lines += [f'    "{entry.name}": (', f"        {fields!r},", f"        {kind.source!r},", "    ),"]
-    return "\n".join(
-        [*lines, "}", '"""The fields of decoding strategies with their defaults, and their sources."""', ""]
-    )
+            lines.append(f'    "{entry.name}": ({fields!r}, {kind.source!r}),')
+    return "\n".join([*lines, "}", '"""The fields with their defaults, and the source, of each strategy."""', ""])
 
 
 def loaded(kind: Kind) -> list[Any]:

@@ -74,7 +74,7 @@ def log_line(logs: Mapping[str, Any], width: int) -> str:
     for name in sorted(values, key=lambda name: FIRST.index(name) if name in FIRST else len(FIRST)):
         if name.startswith(_PHASES) or (name.endswith("_std") and name.removesuffix("_std") in values):
             continue
-        std = f" (std {_short(values[f'{name}_std'])})" if f"{name}_std" in values else ""
+        std = f" (std {_short(values['reward_std'])})" if name == "reward" and "reward_std" in values else ""
         part = f"{', ' if line else ''}{NAMES.get(name, name)} {_short(values[name])}{std}"
         line += part if len(line) + len(part) <= width or not line else ""
     return line

@@ -44,7 +44,17 @@ def test_the_bar_has_the_loss_alone(monkeypatch, capsys):
 def test_a_line_has_the_main_figures_first_and_as_many_as_fit():
     phases = {f"{name}/update": 12.0 for name in ("forwards", "seconds", "tokens_per_second")}
     others = {f"reward/part{number}": 0.0 for number in range(9)}
-    logs = {**others, **phases, "kl": 0.5, "only_std": 1.0, "reward_std": 0.25, "reward": 0.5, "loss": 0, "epoch": 1.0}
+    logs = {
+        **others,
+        **phases,
+        "kl": 0.5,
+        "kl_std": 0.1,
+        "only_std": 1.0,
+        "reward_std": 0.25,
+        "reward": 0.5,
+        "loss": 0,
+        "epoch": 1.0,
+    }
     main = "loss 0, reward 0.5000 (std 0.2500), kl 0.5000"
     assert log_line(logs, len(main)) == log_line(logs, len(main) + 5) == main
     assert log_line(logs, 70) == f"{main}, reward/part0 0" and log_line(logs, 0) == "loss 0"

@@ -8,6 +8,7 @@ import typer
 
 from dare_bench.cli.plain import echo_checks
 from dare_bench.config import parse_pairs
+from dare_bench.loading import here
 
 
 def validate(
@@ -27,6 +28,7 @@ def validate(
     """
     from dare_bench.engine.validation import validate as check
 
+    here(checkpoint)  # a name that is not there is no failed check
     options = {"device": device, "family": family, "quantize": quantize, **parse_pairs(model_args)}
     checks = check(checkpoint, **{name: value for name, value in options.items() if value is not None})
     echo_checks(checks, json=json)

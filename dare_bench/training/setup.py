@@ -211,12 +211,13 @@ def replay(out: Path, step: int, model: str | None = None) -> tuple[Any, Callabl
     if (steps := folder.steps(record)) is not None and not 1 <= step <= steps:
         raise UsageError(f"step {step}: the training in {out} has the steps 1 to {steps}")
     spec = train_spec(**{**fields, **alone, **({"model": model} if model else {})})
-    log.info("opening %s, from which %s was trained", spec.model, out)
-    kind = registry().get("trainer", spec.method).load()
-    if not hasattr(kind, "replay"):
+    entry = registry().get("trainer", spec.method)
+    if not (entry.about["reads"] == "prompts" if "reads" in entry.about else hasattr(entry.load(), "replay")):
         raise UsageError(
             f"{out} was trained by {spec.method}, which samples nothing; replay is for methods with rollouts"
         )
+    log.info("opening %s, from which %s was trained", spec.model, out)
+    kind = entry.load()
     opened = open_training(spec.with_defaults(kind), kind)
     recorded = before.model_dump()
     for name, what in _CONTENT.items():

@@ -283,6 +283,7 @@ def test_what_no_model_takes_is_refused_without_torch(tmp_path: Path) -> None:
         ("train sft --model tiny-llada-base --task dare_sudoku", "no output path; give --output-path (Output folder"),
         ("sweep readme.md -o out", "not valid YAML (expected <block end>, but found '-'); a sweep is a YAML file of"),
         ("sweep sweep.yaml -o own", "own holds files that this command did not write ('notes.txt'); give a new or"),
+        ("validate none", "no checkpoint 'none': no such folder or bundled name"),
         ("show none", "there is no folder none; give a run's folder"),
         ("ls runs none", "no folder at none; give a run directory"),
         ("leaderboard build none -o own", "no folder at none; give a run directory"),

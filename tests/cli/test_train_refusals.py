@@ -69,7 +69,8 @@ def test_mistakes_are_refused_before_torch_is_imported(tmp_path: Path) -> None:
     cases = [
         (f"train {words} -m tiny-llada-base" + " -o out" * (" -o " not in words), says) for words, says in MISTAKES
     ]
-    refused_early(cases, tmp_path)
+    steps = ("1", "was trained by sft, which samples nothing"), ("13", "the training in trained has the steps 1 to 3")
+    refused_early([*cases, *((f"rl replay trained --step {step}", says) for step, says in steps)], tmp_path)
     (tmp_path / "wrong.jsonl").write_text('{"promt": "a", "completion": "b"}\n')
     refused_early([("train sft -m tiny-llada-base -o out --data wrong.jsonl", "has columns")], tmp_path, code=1)
     assert not (tmp_path / "out").exists() and (tmp_path / "own/notes.txt").read_text() == "mine"

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from dare_bench.analysis.names import distinguishing, method_of, setting_texts
+from dare_bench.analysis.names import distinguishing, method_of, setting_texts, training_settings
 from dare_bench.leaderboards.entries import BoardEntry, RunScore, recipe_facts
 from dare_bench.runs.scores import Score
 from dare_bench.runs.text import one_line
@@ -70,12 +70,13 @@ class SeedTraining:
 @dataclass(slots=True)
 class TrainingRecipe:
     """Trainings from one base that differ only in their seed. ``detail`` names the settings that distinguish recipes
-    with the same title, data and steps."""
+    with the same title, data and steps. A ``control`` was trained with random rewards, which teach nothing."""
 
     title: str
     data: str
     steps: Any
     detail: str = ""
+    control: bool = False
     trainings: list[SeedTraining] = field(default_factory=list)
 
 
@@ -193,8 +194,9 @@ def _add_to_recipe(
     assert lineage is not None
     key = parent.key, recipe_facts(lineage)
     if key not in recipes:
-        data = one_line(str(lineage.get("data")), 60)
-        recipes[key] = TrainingRecipe(one_line(method_of(lineage), 60), data, lineage.get("steps"))
+        data, control = one_line(str(lineage.get("data")), 60), _has_random_rewards(lineage)
+        title = one_line(method_of(lineage), 60) + (", control with random rewards" if control else "")
+        recipes[key] = TrainingRecipe(title, data, lineage.get("steps"), control=control)
         parent.recipes.append(recipes[key])
     trainings = recipes[key].trainings
     training = next((other for other in trainings if _seed_and_data(other.last) == _seed_and_data(node)), None)
@@ -202,6 +204,12 @@ def _add_to_recipe(
         training = SeedTraining(lineage.get("seed"))
         trainings.append(training)
     training.nodes.append(node)
+
+
+def _has_random_rewards(lineage: Mapping[str, Any]) -> bool:
+    """Is the reward "random" the only one of a training?"""
+    rewards = [name for name, value in training_settings(lineage).items() if value and name.startswith("reward ")]
+    return rewards == ["reward random"]
 
 
 def _seed_and_data(node: CheckpointNode) -> tuple[str, str]:

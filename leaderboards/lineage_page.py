@@ -166,7 +166,7 @@ class _TreeBuilder:
         for recipe, _, points in lines:
             recipes.setdefault(id(recipe), (recipe, []))[1].append(points[-1][1].score)
         rows = [
-            Slope(f"{recipe.title} on {recipe.data}", [score.value for score in scores], recipe.detail)
+            Slope(f"{recipe.title} on {recipe.data}", [score.value for score in scores], recipe.detail, recipe.control)
             for recipe, scores in recipes.values()
         ]
         base, percent = self._score(node, task), all(s.is_share for _, scores in recipes.values() for s in scores)
@@ -174,10 +174,10 @@ class _TreeBuilder:
         return slopes(rows, base.score.value if base else None, ident=ident, title=title, percent=percent)
 
     def _by_steps(self, number: int, node: CheckpointNode, task: str, lines: Sequence[Line]) -> Markup:
-        series = [
-            _series(recipe, training, [_point(own, step.step or 0) for step, own in points])
-            for recipe, training, points in lines
+        points = [
+            (recipe, [_point(own, step.step or 0, step.step) for step, own in points]) for recipe, _, points in lines
         ]
+        series = _by_recipe(points)
         return self._curves(f"steps-{number}", f"{task}, trained from {node.name}", node, task, lines, series)
 
     def _by_forwards(
@@ -185,21 +185,21 @@ class _TreeBuilder:
     ) -> dict[str, Any] | None:
         """The chart by forwards and the rows of its table; None unless at least two checkpoints have recorded forwards.
         ``missing`` counts those without."""
-        rows, series, missing = list[dict[str, Any]](), list[Series](), 0
+        rows, drawn, missing = list[dict[str, Any]](), list[tuple[TrainingRecipe, list[CurvePoint]]](), 0
         for recipe, training, points in lines:
             costs = [(step, own, cost) for step, own in points if (cost := _forwards_of(step))]
             missing += len(points) - len(costs)
             if costs:
-                series.append(_series(recipe, training, [_point_by_forwards(*cost) for cost in costs]))
+                drawn.append((recipe, [_point_by_forwards(*cost) for cost in costs]))
                 rows += [
-                    {"line": _line(own, _label(training, step)), "training": series[-1].group, "forwards": cost}
+                    {"line": _line(own, _label(training, step)), "training": _name_of(recipe), "forwards": cost}
                     for step, own, cost in costs
                 ]
         if len(rows) < 2:
             return None
         title, unit = f"{task} by forward passes, trained from {node.name}", "forward passes, counted per row"
         return {
-            "drawing": self._curves(f"forwards-{number}", title, node, task, lines, series, x_title=unit),
+            "drawing": self._curves(f"forwards-{number}", title, node, task, lines, _by_recipe(drawn), x_title=unit),
             "title": title,
             "rows": rows,
             "phases": [*dict.fromkeys(phase for row in rows for phase in row["forwards"])],
@@ -257,18 +257,33 @@ def _forwards_of(node: CheckpointNode) -> dict[str, int]:
 
 def _point_by_forwards(node: CheckpointNode, own: RunScore, forwards: Mapping[str, int]) -> CurvePoint:
     total, detail = sum(forwards.values()), ", ".join(f"{phase} {count:,}" for phase, count in forwards.items())
-    return _point(own, total, place=f"{total:,} forward passes, step {node.step or 0:g}", detail=detail)
+    return _point(own, total, node.step, place=f"{total:,} forward passes, step {node.step or 0:g}", detail=detail)
 
 
-def _point(own: RunScore, x: float, **more: str) -> CurvePoint:
-    score = own.score
-    return CurvePoint(x, score.value, f"../{own.entry.page}", score.lo, score.hi, own.entry.settings, **more)
+def _point(own: RunScore, x: float, step: float | None, **more: str) -> CurvePoint:
+    score, page, settings = own.score, f"../{own.entry.page}", own.entry.settings
+    return CurvePoint(x, score.value, page, score.lo, score.hi, settings, step=step, **more)
 
 
-def _series(recipe: TrainingRecipe, training: SeedTraining, steps: Sequence[CurvePoint]) -> Series:
-    group = ", ".join(filter(None, [f"{recipe.title} on {recipe.data}", recipe.detail]))
-    seed = f", seed {training.seed}" if len(recipe.trainings) > 1 else ""
-    return Series(group + seed, steps, group, recipe.title + seed)
+def _by_recipe(trainings: Sequence[tuple[TrainingRecipe, Sequence[CurvePoint]]]) -> list[Series]:
+    """A series for each recipe, with the points of all its seeds."""
+    recipes: dict[int, tuple[TrainingRecipe, list[Sequence[CurvePoint]]]] = {}
+    for recipe, points in trainings:
+        recipes.setdefault(id(recipe), (recipe, []))[1].append(points)
+    return [
+        Series(
+            _name_of(recipe),
+            [point for points in seeds for point in points],
+            label=recipe.title.removesuffix(" with random rewards"),
+            seeds=len(seeds),
+            control=recipe.control,
+        )
+        for recipe, seeds in recipes.values()
+    ]
+
+
+def _name_of(recipe: TrainingRecipe) -> str:
+    return ", ".join(filter(None, [f"{recipe.title} on {recipe.data}", recipe.detail]))
 
 
 def _label(training: SeedTraining, node: CheckpointNode) -> str:

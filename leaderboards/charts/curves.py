@@ -1,11 +1,13 @@
-"""Score against training step or forwards: a line for each training, beside the score of the checkpoint that it started
-from."""
+"""Score against training step or forwards: a line for each training recipe, beside the score of the checkpoint that it
+started from."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections import defaultdict
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
+from statistics import fmean
 
 from markupsafe import Markup, escape
 
@@ -24,7 +26,8 @@ _BANDS = 4
 class CurvePoint:
     """A checkpoint's score ``y`` (interval ``lo`` to ``hi``) after ``x`` training steps; ``href`` is its run's page.
 
-    In the mark's name ``place`` says what x is (default: ``step x``), and ``detail`` has a separate line.
+    In the mark's name ``place`` says what x is (default: ``step x``), and ``detail`` has a separate line. Points of
+    several seeds belong together by their ``step`` (default: x).
     """
 
     x: float
@@ -35,17 +38,22 @@ class CurvePoint:
     settings: str = ""
     place: str = ""
     detail: str = ""
+    step: float | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class Series:
-    """The checkpoints of one training. ``label`` stands at the line's end (default: the name); series of one ``group``
-    (seeds of one recipe, for example) share a color and an entry of the legend (default: the name)."""
+    """The checkpoints of one training, or those of all seeds of one recipe (``seeds`` is their number): then the line
+    goes through their means, and the band from the lowest to the highest. ``label`` stands at the line's end (default:
+    the name); series of one ``group`` share a color and an entry of the legend (default: the name). A ``control`` is
+    dashed and gray."""
 
     name: str
     steps: Sequence[CurvePoint]
     group: str = ""
     label: str = ""
+    seeds: int = 1
+    control: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,10 +69,11 @@ class Base:
 
 @dataclass(frozen=True, slots=True)
 class _Line:
-    """A series that is drawn: its finite points by step, and the number of its class."""
+    """A series that is drawn: its finite points by step, those that its line joins, and the number of its class."""
 
     series: Series
     points: list[CurvePoint]
+    joined: list[CurvePoint]
     number: int
     label: str
 
@@ -86,7 +95,8 @@ def training_curves(
     finite = [(own, points) for own in series if (points := _finite(own))]
     labels = distinct([own.label or own.name for own, _ in finite], [own.name for own, _ in finite], 22)
     drawn = [
-        _Line(own, points, groups[_group(own)], label) for (own, points), label in zip(finite, labels, strict=True)
+        _Line(own, points, _means(points) if own.seeds > 1 else points, groups[_group(own)], label)
+        for (own, points), label in zip(finite, labels, strict=True)
     ]
     if not drawn:
         return frame.empty(ident, title, "No checkpoint has a score yet.")
@@ -103,7 +113,9 @@ def training_curves(
     chart.parts += [_curve(line, chart, len(drawn) <= _BANDS) for line in drawn]
     if len(drawn) > 1:
         chart.parts.append(_labels(drawn, chart))
-    chart.legend = _legend(groups, base)
+    chart.legend = _legend(groups, {_group(line.series) for line in drawn if line.series.control}, base)
+    if any(line.series.seeds > 1 for line in drawn):
+        chart.notes.append("A line is the mean of its recipe's seeds, its band from the lowest to the highest of them.")
     missing = sum(len(own.steps) for own in series) - len(points)
     if missing:
         chart.notes.append(f"{missing} without a finite score {'is' if missing == 1 else 'are'} not drawn.")
@@ -119,6 +131,17 @@ def _finite(series: Series) -> list[CurvePoint]:
     return sorted(points, key=lambda point: point.x)
 
 
+def _means(points: Sequence[CurvePoint]) -> list[CurvePoint]:
+    """The mean of the seeds at each step, with the lowest and the highest as bounds."""
+    by_step: dict[float, list[CurvePoint]] = defaultdict(list)
+    for point in points:
+        by_step[point.x if point.step is None else point.step].append(point)
+    return [
+        CurvePoint(fmean(p.x for p in own), fmean(p.y for p in own), "", min(p.y for p in own), max(p.y for p in own))
+        for _, own in sorted(by_step.items())
+    ]
+
+
 def _base(base: Base, chart: Frame) -> str:
     path = f"M{LEFT} {px(chart.y(base.y))}H{px(chart.x.end)}"
     name = (base.name, f"{with_interval(base.y, base.lo, base.hi, chart.percent)} · before training")
@@ -129,42 +152,48 @@ def _base(base: Base, chart: Frame) -> str:
 
 
 def _curve(line: _Line, chart: Frame, bands: bool) -> str:
-    x, y, points = chart.x, chart.y, line.points
-    parts = [f'<g class="series f{line.number}">']
-    as_band = bands and len(points) > 1 and all(point.lo is not None and point.hi is not None for point in points)
+    x, y, joined, several = chart.x, chart.y, line.joined, line.series.seeds > 1
+    parts = [f'<g class="series f{line.number}{" control" * line.series.control}">']
+    bounded = len(joined) > 1 and all(point.lo is not None and point.hi is not None for point in joined)
+    as_band = bounded and (bands or several)
     if as_band:
-        over = [f"{px(x(point.x))} {px(y(point.hi or 0.0))}" for point in points]
-        under = [f"{px(x(point.x))} {px(y(point.lo or 0.0))}" for point in reversed(points)]
+        over = [f"{px(x(point.x))} {px(y(point.hi or 0.0))}" for point in joined]
+        under = [f"{px(x(point.x))} {px(y(point.lo or 0.0))}" for point in reversed(joined)]
         parts.append(f'<path class="band" d="M{"L".join(over + under)}z"/>')
-    if len(points) > 1:
-        parts.append(f'<path class="line" d="M{"L".join(f"{px(x(p.x))} {px(y(p.y))}" for p in points)}"/>')
-    for point in points:
-        whisker = ""
-        if point.lo is not None and point.hi is not None and not as_band:
-            whisker = f'<path d="M{px(x(point.x))} {px(y(point.lo))}V{px(y(point.hi))}"/>'
-        value = with_interval(point.y, point.lo, point.hi, chart.percent)
-        place = point.place or f"step {compact(point.x, 6)}"
-        name = (line.series.name, f"{value} · {place}", point.detail, point.settings)
-        parts.append(
-            f'<a href="{escape(point.href)}">{frame.name_of(name)}{whisker}'
-            f'<path d="M{px(x(point.x))} {px(y(point.y))}{shape(line.number, 0.8)}"/></a>'
-        )
+    if len(joined) > 1:
+        parts.append(f'<path class="line" d="M{"L".join(f"{px(x(p.x))} {px(y(p.y))}" for p in joined)}"/>')
+    parts += [_mark(point, line, chart, whisker=not (as_band or several)) for point in line.points]
     return "".join(parts) + "</g>"
 
 
+def _mark(point: CurvePoint, line: _Line, chart: Frame, whisker: bool) -> str:
+    x, y = px(chart.x(point.x)), px(chart.y(point.y))
+    interval = ""
+    if whisker and point.lo is not None and point.hi is not None:
+        interval = f'<path d="M{x} {px(chart.y(point.lo))}V{px(chart.y(point.hi))}"/>'
+    value = with_interval(point.y, point.lo, point.hi, chart.percent)
+    place = point.place or f"step {compact(point.x, 6)}"
+    name = (line.series.name, f"{value} · {place}", point.detail, point.settings)
+    size = 0.55 if line.series.seeds > 1 else 0.8
+    return (
+        f'<a href="{escape(point.href)}">{frame.name_of(name)}{interval}'
+        f'<path d="M{x} {y}{shape(line.number, size)}"/></a>'
+    )
+
+
 def _labels(drawn: Sequence[_Line], chart: Frame) -> str:
-    heights = spread([chart.y(line.points[-1].y) for line in drawn], HEIGHT, TOP, BOTTOM)
+    heights = spread([chart.y(line.joined[-1].y) for line in drawn], HEIGHT, TOP, BOTTOM)
     labels = [
-        f'<text class="f{line.number}" x="{px(chart.x(line.points[-1].x) + 10)}" y="{px(height)}"'
-        f' dy=".34em">{escape(line.label)}</text>'
+        f'<text class="f{line.number}{" control" * line.series.control}"'
+        f' x="{px(chart.x(line.joined[-1].x) + 10)}" y="{px(height)}" dy=".34em">{escape(line.label)}</text>'
         for line, height in zip(drawn, heights, strict=True)
         if height is not None
     ]
     return f'<g class="names" aria-hidden="true">{"".join(labels)}</g>'
 
 
-def _legend(groups: Mapping[str, int], base: Base | None) -> list[str]:
-    legend = [frame.key(name, number) for name, number in groups.items()]
+def _legend(groups: Mapping[str, int], controls: Collection[str], base: Base | None) -> list[str]:
+    legend = [frame.key(name, number, control=name in controls) for name, number in groups.items()]
     if base:
         legend.append(frame.sign("dash", "M-8 0H8", f"before training: {one_line(base.name, 40)}"))
     return legend

@@ -144,11 +144,11 @@ def empty(ident: str, title: str, why: str) -> Markup:
     return Markup(figure).format(ident, one_line(title, 120), why)
 
 
-def key(name: str, number: int, count: int | None = None) -> str:
-    """A family's entry in the legend; ``number`` is that of its class."""
+def key(name: str, number: int, count: int | None = None, control: bool = False) -> str:
+    """A family's entry in the legend; ``number`` is that of its class. A ``control`` is gray."""
     number_of = "" if count is None else f" <small>{count}</small>"
     return (
-        f'<li class="family f{number}"><svg class="key" viewBox="-8 -8 16 16" aria-hidden="true">'
+        f'<li class="family f{number}{" control" * control}"><svg class="key" viewBox="-8 -8 16 16" aria-hidden="true">'
         f'<path class="m" d="M0 0{shape(number)}"/></svg>{escape(one_line(name, 100))}{number_of}</li>'
     )
 

@@ -109,11 +109,12 @@ def _standing(row: Standing, label: str, number: int, left: float, top: float, x
 @dataclass(frozen=True, slots=True)
 class Slope:
     """A recipe with the final scores of its seeds; ``detail`` has what distinguishes it from others of its name, in
-    parts separated by ", "."""
+    parts separated by ", ". A ``control`` is gray."""
 
     name: str
     scores: Sequence[float]
     detail: str = ""
+    control: bool = False
 
 
 def slopes(rows: Sequence[Slope], base: float | None, *, ident: str, title: str, percent: bool = True) -> Markup:
@@ -138,7 +139,7 @@ def _slope(row: Slope, label: str, base: float | None, top: float, x: AxisScale,
     mean, down = fmean(row.scores), px(top + 28)
     line = "" if base is None else f'<path class="line" d="M{px(x(base))} {down}H{px(x(mean))}"/>'
     seeds = "".join(f'<circle class="seed" cx="{px(x(score))}" cy="{down}" r="3"/>' for score in row.scores)
-    tone = "" if base is None else " up" if mean > base else " down" if mean < base else ""
+    tone = "" if base is None or row.control else " up" if mean > base else " down" if mean < base else ""
     text = f"{label}: {chart_score(mean, percent)}{'%' if percent else ''}"
     name = f'<text x="{_LEFT + 7}" y="{px(top + 15)}">{escape(text)}</text>'
     return f'<g class="slope{tone}">{line}<circle class="dot" cx="{px(x(mean))}" cy="{down}" r="5"/>{seeds}{name}</g>'

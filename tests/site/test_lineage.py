@@ -147,6 +147,40 @@ def test_every_evaluated_step_is_in_the_chart_beside_the_base(site: Path) -> Non
     assert "step 25" in figures[0] and "before training" in figures[0]
 
 
+def test_seeds_are_the_band_of_their_recipe(site: Path) -> None:
+    """At step 100 the seeds have 70, 75 and 80 percent: the line ends at their mean, the band at both ends."""
+    figure = (site / "lineage/index.html").read_text().split('<figure class="chart lines"')[1].split("</figure>")[0]
+    (line,) = re.findall(r'class="line" d="M([^"]+)"', figure)
+    (band,) = re.findall(r'class="band" d="M([^"]+)z"', figure)
+    last = re.findall(
+        r'<title>SFT on dare_sudoku\n(\S+)% [^\n]*step 100\n[^<]*</title><path d="M[\d.]+ ([\d.]+)m', figure
+    )
+    at = {share: float(height) for share, height in last}
+    points = [point.split() for point in band.split("L")]
+    assert line.count("L") == 2 and len(points) == 6 and sorted(at) == ["70.0", "75.0", "80.0"]
+    assert float(line.split("L")[-1].split()[1]) == pytest.approx(at["75.0"], abs=0.11)
+    assert [float(points[2][1]), float(points[3][1])] == pytest.approx([at["80.0"], at["70.0"]], abs=0.11)
+    assert "A line is the mean of its recipe" in figure
+
+
+def test_a_training_with_random_rewards_is_the_control(tmp_path: Path) -> None:
+    root = tmp_path / "runs"
+    make_checkpoint(root, "base", 0.25)
+    for name, rewards, final in (("real", {"exact": 1.0}, 0.7), ("none", {"random": 1.0}, 0.2)):
+        for step, share in ((50, 0.3), (100, final)):
+            built = trained(method="cj_grpo", step=step, options={"reward": rewards})
+            make_checkpoint(root, f"{name}{step}", share, built, created=f"2026-11-22T00:{step % 60}:00")
+    build(root, tmp_path / "site")
+    page = (tmp_path / "site/lineage/index.html").read_text()
+    assert "CJ-GRPO, control with random rewards on dare_sudoku" in plain(page) and "reward random" not in plain(page)
+    curves, slopes = (
+        page.split(f'<figure class="chart {kind}"')[1].split("</figure>")[0] for kind in ("lines", "slopes")
+    )
+    assert len(re.findall(r'<g class="series f\d control">', curves)) == 1 and "family f1 control" in curves
+    assert '<g class="slope up">' in slopes
+    assert '<g class="slope">' in slopes and "slope down" not in slopes, "it is no loss of the method"
+
+
 def test_each_recipe_is_a_row_from_the_base_to_its_result_with_its_seeds(site: Path) -> None:
     figures = (site / "lineage/index.html").read_text().split('<figure class="chart slopes"')[1:]
     assert len(figures) == 2, "from the base, and from the fine-tuned checkpoint"
@@ -233,7 +267,7 @@ def test_hostile_names_are_text(tmp_path: Path) -> None:
     make_checkpoint(root, "base", 0.2)
     make_checkpoint(root, "made2", 0.5, {**evil, "settings": {EVIL: 1}})
     build(root, tmp_path / "site")
-    seen = [page for folder in ("lineage", "speed", "compare") for page in pages(tmp_path / "site" / folder)]
+    seen = [page for folder in ("lineage", "speed", "checkpoints") for page in pages(tmp_path / "site" / folder)]
     assert any("<script>alert(1)" in page.text for page in seen)
     for page in seen:
         html = page.path.read_text()
@@ -260,7 +294,8 @@ def test_scores_stand_against_the_forwards_of_their_training(tmp_path: Path) -> 
     build(tmp_path / "runs", tmp_path / "site", samples=False)
     page = (tmp_path / "site/lineage/index.html").read_text()
     figure = page.partition('id="forwards-1"')[2].partition("</figure>")[0]
-    assert figure.count('class="line"') == 4 and figure.count("<title>") == 1 + 11, "a base and eleven checkpoints"
+    assert figure.count('class="line"') == figure.count('class="band"') == 2, "a line for each recipe"
+    assert figure.count("<title>") == 1 + 11, "a base and eleven checkpoints"
     assert "· 28,800 forward passes, step 100\nrollout 12,800, score 8,000, update 8,000\n" in figure
     assert "step 25" in page.partition('id="steps-1"')[2].partition("</figure>")[0]
     table = page.partition('class="scroll by-forwards"')[2].partition("</div>")[0]

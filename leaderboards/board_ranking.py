@@ -20,7 +20,7 @@ from typing import Any
 
 from dare_bench.analysis.intervals import LEVEL, Interval, mean_of
 from dare_bench.analysis.paired_tests import SIGNIFICANT, all_pairs, holm
-from dare_bench.analysis.pairing import score_of, values_of
+from dare_bench.analysis.pairing import DocumentValues, score_of, values_of
 from dare_bench.analysis.task_changes import DatedScore, QuestionDifference, current, question_difference
 from dare_bench.errors import DareError
 from dare_bench.leaderboards.board import Board, TaskColumn
@@ -46,32 +46,48 @@ class Stratum:
 def document_values(site: Site, entry: BoardEntry, score: Score) -> list[Stratum]:
     """The strata that a score is the mean of; none where it is not a mean over documents, or they cannot be read."""
     inputs = (entry.state, entry.files)
-    facts = site.part(f"values {entry.slug} {score.task} {score.key}", inputs, lambda: _read(entry, score))
+    name = f"values {entry.slug} {score.task} {score.key}"
+    own = _on_pages(site, entry, score.task, score.key)
+    tasks = [[1.0, *own]] if own else site.part(name, inputs, lambda: _read(site, entry, score))["tasks"]
     return [
         Stratum(weight, documents, [float(value) for value in values], task, ids)
-        for weight, documents, values, task, ids in facts["tasks"]
+        for weight, task, documents, values, ids in tasks
     ]
 
 
-def _read(entry: BoardEntry, score: Score) -> Mapping[str, Any]:
-    """The facts of a part; values that are all 0 or 1 are a string of digits."""
+def _on_pages(site: Site, entry: BoardEntry, task: str, key: str) -> list[Any] | None:
+    """The facts of a task's headline, which were read with its sample pages."""
+    pages = site.parts.get(f"samples {entry.slug} {task}")
+    facts: list[Any] | None = pages.facts.get("values", {}).get(key) if pages is not None else None
+    return facts
+
+
+def _read(site: Site, entry: BoardEntry, score: Score) -> Mapping[str, Any]:
+    """The facts of a part."""
     tasks = []
     try:
         run = entry.open()
         rows = {**run.results.get("results", {}), **(run.results.get("groups") or {})}
         for task, weight in (weights_of(run.results, rows, score.task, score.key) or {}).items():
+            if known := _on_pages(site, entry, task, score.key):
+                tasks.append([weight, *known])
+                continue
             values = values_of(run, score_of(run, task, score.key), [task])
             if values.problem() is not None:
                 return {"tasks": []}
-            ids = sorted(values.parts, key=numeric_order)
-            numbers = values.of(ids)
-            is_binary = all(number in (0.0, 1.0) for number in numbers)
-            documents = hashlib.sha256(repr([(doc, values.targets[doc]) for doc in ids]).encode()).hexdigest()[:16]
-            compact = "".join(str(int(number)) for number in numbers) if is_binary else numbers
-            tasks.append([weight, documents, compact, task, named_ids(ids)])
+            tasks.append([weight, *stratum_facts(task, values)])
     except DareError:  # unreadable samples are reported when their pages are written
         return {"tasks": []}
     return {"tasks": tasks}
+
+
+def stratum_facts(task: str, values: DocumentValues) -> list[Any]:
+    """A stratum without its weight, as JSON; values that are all 0 or 1 are a string of digits."""
+    ids = sorted(values.parts, key=numeric_order)
+    numbers = values.of(ids)
+    is_binary = all(number in (0.0, 1.0) for number in numbers)
+    documents = hashlib.sha256(repr([(doc, values.targets[doc]) for doc in ids]).encode()).hexdigest()[:16]
+    return [task, documents, "".join(str(int(number)) for number in numbers) if is_binary else numbers, named_ids(ids)]
 
 
 def named_ids(ids: Sequence[str]) -> list[str] | None:

@@ -10,16 +10,16 @@ task of any size takes the memory of one page.
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import cache
 from typing import Any, BinaryIO
 
 from markupsafe import Markup
 
-from dare_bench.analysis.pairing import mismatched_scores
+from dare_bench.analysis.pairing import DocumentValues, mismatched_scores
 from dare_bench.errors import RunError
-from dare_bench.leaderboards.board_ranking import named_ids
+from dare_bench.leaderboards.board_ranking import named_ids, stratum_facts
 from dare_bench.leaderboards.context import Context
 from dare_bench.leaderboards.entries import BoardEntry
 from dare_bench.leaderboards.rendering import data_script, script_json, slug
@@ -146,7 +146,7 @@ def _write(site: Site, entry: BoardEntry, run: Run, task: str) -> dict[str, Any]
     score = run.headline(task)
     try:
         with tempfile.TemporaryFile() as spool:
-            pages, overview, ids = _spooled(site, run, task, score, spool, _folder(entry, task))
+            pages, overview, ids, values = _spooled(site, run, task, score, spool, _folder(entry, task))
             total = sum(page.documents for page in pages)
             if pages:
                 _write_pages(
@@ -160,14 +160,16 @@ def _write(site: Site, entry: BoardEntry, run: Run, task: str) -> dict[str, Any]
         "edited": bool(notes),
         "sizes": [page.documents for page in pages],
         "ids": named_ids(ids),
+        "values": {} if values is None or values.problem() else {values.key: stratum_facts(task, values)},
     }
 
 
 def _spooled(
     site: Site, run: Run, task: str, score: Score | None, spool: BinaryIO, folder: str
-) -> tuple[list[SamplePage], _Overview, list[str]]:
-    """The pages of a task, whose text is written one after another into ``spool``, and the ids of all documents. The
-    scripts with the answers of each page are written to ``folder``."""
+) -> tuple[list[SamplePage], _Overview, list[str], DocumentValues | None]:
+    """The pages of a task, whose text is written one after another into ``spool``, the ids of all documents, and their
+    values of ``score``. The scripts with the answers of each page are written to ``folder``."""
+    values = DocumentValues(score.key, score.value) if score is not None else None
     pages: list[SamplePage] = []
     overview, ids = _Overview(), list[str]()
     answers: dict[str, list[Any]] = {}
@@ -184,9 +186,17 @@ def _spooled(
         overview.add(pages[-1], rendered)
         ids.append(str(document.doc_id))
         answers[ids[-1]] = rendered.answers
+        if score is not None and values is not None:
+            _add_value(values, score, ids[-1], document.rows)
     if pages:
         _write_answers(site, folder, pages[-1].number, answers)
-    return pages, overview, ids
+    return pages, overview, ids, values
+
+
+def _add_value(values: DocumentValues, score: Score, doc_id: str, rows: Iterable[Mapping[str, Any]]) -> None:
+    for row in rows:
+        if row.get("filter", "none") == score.filter and row.get(score.metric) is not None:
+            values.add(doc_id, row[score.metric], row.get("target_hash"))
 
 
 def _write_answers(site: Site, folder: str, number: int, answers: Mapping[str, list[Any]]) -> None:

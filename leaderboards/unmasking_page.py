@@ -67,8 +67,8 @@ def _state(entry: BoardEntry, task: str) -> tuple[Any, ...]:
 
 
 def scenes(context: Context) -> list[Scene]:
-    """For each task the best runs of two families, and two runs of one checkpoint: with other decoding, else with
-    another number of steps; models first."""
+    """For each task the best runs of two families (else of two checkpoints), and two runs of one checkpoint: with other
+    decoding, else with another number of steps; models first."""
     if not context.samples:
         return []
     found: list[list[Scene]] = [[], []]
@@ -90,9 +90,13 @@ def _traced(entries: Sequence[BoardEntry], task: str) -> list[RunScore]:
 
 
 def _two_models(traced: Sequence[RunScore]) -> tuple[RunScore, RunScore] | None:
-    best = {own.entry.family: own for own in reversed(traced)}
-    first, second = [*sorted(best.values(), key=traced.index), None, None][:2]
-    return (first, second) if first is not None and second is not None else None
+    """The best of two families, else of two checkpoints."""
+    for own in traced[:1]:
+        families = (other for other in traced if other.entry.family != own.entry.family)
+        checkpoints = (other for other in traced if other.entry.checkpoint_page != own.entry.checkpoint_page)
+        if (other := next(families, next(checkpoints, None))) is not None:
+            return own, other
+    return None
 
 
 def _two_settings(traced: Sequence[RunScore]) -> tuple[RunScore, RunScore] | None:

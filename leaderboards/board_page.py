@@ -11,8 +11,8 @@ import io
 import json
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass
-from functools import partial
+from dataclasses import dataclass, fields
+from functools import lru_cache, partial
 from typing import Any, Literal
 
 from dare_bench.formatting import compact, figure
@@ -39,8 +39,9 @@ _ROW_FIELDS = {
 """Fields of the CSV file that belong to the first columns of the page, by the column's key."""
 
 
+@lru_cache(maxsize=1)
 def board_record(view: BoardView) -> dict[str, Any]:
-    """The contents of ``data/board.json``; a score has the band of ranks by its task alone."""
+    """The contents of ``data/board.json``, kept for the next call; a score has the band of ranks by its task alone."""
     by_task = [column_bands(view.rows, at) for at in range(len(view.columns))]
     return {
         "title": view.board.title,
@@ -88,7 +89,7 @@ def _score_record(cell: RunScore) -> dict[str, Any]:
     """A score as JSON; of several seeds it is the mean, with the lowest and the highest."""
     spread = dict(zip(("lowest", "highest"), cell.spread, strict=True)) if cell.seeds else {}
     return {
-        **asdict(cell.score),
+        **{field.name: getattr(cell.score, field.name) for field in fields(cell.score)},
         "is_share": cell.score.is_share,
         **spread,
         "shots": cell.shots,
@@ -112,8 +113,8 @@ def _csv_fields(row: Mapping[str, Any], tasks: Sequence[tuple[str, str]]) -> Ite
     interval = row.get("mean_interval") or {}
     flat = {**row, "badges": " ".join(row.get("badges", ()))}
     flat |= {f"mean_{end}": interval.get(end) for end in ("lo", "hi")}
-    for key, fields in _ROW_FIELDS.items():
-        yield from ((key, field, flat.get(field)) for field in fields)
+    for key, names in _ROW_FIELDS.items():
+        yield from ((key, name, flat.get(name)) for name in names)
     for key, name in tasks:
         score = row.get("scores", {}).get(name) or {}
         yield key, f"{name} metric", f"{score['metric']},{score['filter']}" if score else None
@@ -179,25 +180,37 @@ def task_keys(columns: Sequence[TaskColumn]) -> list[str]:
 
 TALL = 25
 """Number of rows from which the table scrolls under its headings."""
-SCRIPTS = ("board_view", "board_download", "board", "board_compare")
+CARDS = 20
+"""Number of rows that a phone shows, as cards, until all are asked for; also in board.css."""
 DATATABLES = "static/vendor/datatables-3.1.5/dataTables.min.js"
+SCRIPTS = ("board_view", "board_download", "board_passes", "board", "board_compare", "board_details")
 
 
-def write(site: Site, view: BoardView) -> None:
-    """Write the page of a board, and the board as JSON, as CSV, and as the script for downloads."""
+def entrance(view: BoardView) -> str:
+    """The page of a board that the navigation leads to: of a sparse board that of the task with the most scores."""
+    return view.split[0][2] if view.split else view.place
+
+
+def write(site: Site, view: BoardView, whole: BoardView, releases: Sequence[tuple[str, str]]) -> None:
+    """Write the page of a board, and the board as JSON, as CSV, and as the script for downloads. ``whole``: the board
+    that it is one task of, or itself. ``releases``: the name and place of each, newest first."""
     record = board_record(view)
     shown = [(row.name, row.seeds, row.settings, row.badges) for row in view.rows]
-    site.part(f"board {view.place}", (view.board, record, shown), lambda: _write(site, view, record))
+    tabs = [(name, place) for _, name, place in whole.split]
+    around: dict[str, Any] = {"section": entrance(whole), "tabs": [*tabs, ("All tasks", whole.place)] if tabs else []}
+    around["releases"] = releases
+    inputs = view.board, record, shown, around
+    site.part(f"board {view.place}", inputs, lambda: _write(site, view, record, around))
 
 
-def _write(site: Site, view: BoardView, record: dict[str, Any]) -> None:
+def _write(site: Site, view: BoardView, record: dict[str, Any], around: dict[str, Any]) -> None:
     table = csv_table(record, view.columns)
     data = data_stem(view)
     places = {"data": f"{data}.json", "csv": f"{data}.csv", "script": f"{data}.js"}
     site.json(places["data"], record)
     site.text(places["csv"], csv_text(table))
     site.text(places["script"], script(record, table, view.columns))
-    site.page(view.place, "board.html.j2", **places, **_table_values(view), **_note_values(view))
+    site.page(view.place, "board.html.j2", **places, **around, **_table_values(view), **_note_values(view))
 
 
 def data_stem(view: BoardView) -> str:
@@ -222,14 +235,12 @@ def _table_values(view: BoardView) -> dict[str, Any]:
         ],
         "show_mean": len(view.of_mean),
         "tall": len(rows) >= TALL,
+        "cards": CARDS,
         "models": len({row.main.checkpoint for row in rows}),
         "sheets": ["static/board.css"],
         "scripts": [
             DATATABLES,
-            "static/board_view.js",
-            "static/board_download.js",
-            "static/board.js",
-            "static/board_compare.js",
+            *(f"static/{name}.js" for name in SCRIPTS),
         ],
     }
 

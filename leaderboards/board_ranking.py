@@ -119,6 +119,16 @@ def settled(board: Board, columns: Sequence[TaskColumn], entries: Sequence[Board
     return board.model_copy(update={"rank_by": "mean" if 2 * complete >= len(scored) else most_common})
 
 
+def most_filled(rows: Sequence[BoardRow], columns: Sequence[TaskColumn]) -> list[int]:
+    """The numbers of the columns of a sparse board, in which less than half of the cells have a score, the fullest
+    column first; none of another board."""
+    scored = [row.cells for row in rows if any(row.cells)]
+    counts = [sum(cells[at] is not None for cells in scored) for at in range(len(columns))]
+    if 2 * sum(counts) >= len(scored) * len(columns):
+        return []
+    return [at for at in sorted(range(len(columns)), key=lambda at: -counts[at]) if counts[at]]
+
+
 def make_rows(
     board: Board, columns: Sequence[TaskColumn], entries: Sequence[BoardEntry], site: Site | None = None
 ) -> list[BoardRow]:
@@ -137,7 +147,7 @@ def make_rows(
     _rank(comparable, _paired(site, board.title, comparable, ranked) if site else {})
     newest_first = sorted(rows, key=lambda row: row.created, reverse=True)
     # Within a shared rank the better point estimate comes first.
-    return sorted(newest_first, key=lambda row: (row.rank is None, row.rank or 0, -sign(row) * (row.mean or 0.0)))
+    return sorted(newest_first, key=lambda row: (row.rank is None, row.rank or 0, -row.sign * (row.mean or 0.0)))
 
 
 def questions_of(rows: Sequence[BoardRow], columns: Sequence[TaskColumn]) -> list[DatedScore | None]:
@@ -326,20 +336,14 @@ def _all_p(rows: Sequence[Sequence[Stratum]]) -> dict[str, list[list[float]]]:
     return {"p": all_pairs(strata, [stratum.weight for stratum in rows[0]])}
 
 
-def sign(row: BoardRow) -> int:
-    """-1 where a lower score is better, else 1."""
-    lower = any(cell is not None and cell.score.higher_is_better is False for cell in row.cells)
-    return -1 if lower else 1
-
-
 def _above(other: BoardRow, row: BoardRow, p: float | None) -> bool:
     """Is ``other`` better than ``row``, by the p of their paired test, or without a test by their intervals?"""
     assert other.mean is not None and row.mean is not None
     if p is not None:
-        return p <= SIGNIFICANT and sign(row) * (other.mean - row.mean) > 0
+        return p <= SIGNIFICANT and row.sign * (other.mean - row.mean) > 0
     lo, hi = _bounds(row)
     other_lo, other_hi = _bounds(other)
-    return other_lo > hi if sign(row) > 0 else other_hi < lo
+    return other_lo > hi if row.sign > 0 else other_hi < lo
 
 
 def _bounds(row: BoardRow) -> tuple[float, float]:

@@ -193,6 +193,12 @@ class BoardRow:
         return self.main.created
 
     @cached_property
+    def sign(self) -> int:
+        """-1 where a lower score is better, else 1."""
+        lower = any(cell is not None and cell.score.higher_is_better is False for cell in self.cells)
+        return -1 if lower else 1
+
+    @cached_property
     def settings(self) -> str:
         """How the answers were generated, in short."""
         return settings_line(self.entries)

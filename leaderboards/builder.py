@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
 
-from dare_bench.errors import RunError
+from dare_bench.errors import RunError, UsageError
 from dare_bench.leaderboards import (
     board_page,
     change_log,
@@ -17,6 +18,8 @@ from dare_bench.leaderboards import (
     lineage_page,
     overview_page,
     paper_exports,
+    preview_image,
+    releases,
     run_page,
     sample_pages,
     score_badge,
@@ -24,8 +27,8 @@ from dare_bench.leaderboards import (
     unmasking_page,
     verdicts,
 )
-from dare_bench.leaderboards.board import Board, load_board
-from dare_bench.leaderboards.board_ranking import make_rows, settled
+from dare_bench.leaderboards.board import Board, column_names, load_board
+from dare_bench.leaderboards.board_ranking import make_rows, most_filled, settled
 from dare_bench.leaderboards.context import BoardView, Context
 from dare_bench.leaderboards.entries import read_entries
 from dare_bench.leaderboards.rendering import HERE, Link, slug
@@ -35,6 +38,9 @@ from dare_bench.runs.writer import held, refuse_other_files
 PAGES: tuple[Any, ...] = (speed_page, unmasking_page, comparison_index, lineage_page)
 """Modules of pages over several runs. ``link(context)`` is their link in the navigation, None if they would be empty;
 ``write(site, context)`` writes them."""
+
+MOST_TASKS = 100
+"""Pages of single tasks of a sparse board; each links to all others."""
 
 
 @dataclass(slots=True)
@@ -61,6 +67,8 @@ def build(
     *,
     board: str | Sequence[str] = "default",
     samples: bool = True,
+    url: str = "",
+    release: str = "",
     on_problem: Callable[[str], None] | None = None,
     on_progress: Callable[[int, int], None] | None = None,
 ) -> SiteReport:
@@ -69,17 +77,21 @@ def build(
     Args:
         board: names in ``boards/`` or YAML files; the overview, the first page of the site, is that of the first one.
         samples: write sample pages; without them only result files are read.
+        url: the address at which the site will be, for what needs a full one: ``og:url``, ``og:image`` and the feed.
+        release: keep the table of the first board under this name, to be selected in later builds.
         on_problem: called with one line for each folder and file that had to be left out (default: a warning).
         on_progress: called with (runs done, all runs) as their pages are written.
 
     Raises:
-        UsageError: no such board, or ``out`` holds something else.
+        UsageError: no such board, an ``url`` that is no address, a ``release`` that exists with another
+            table, or ``out`` holds something else.
         RunError: no folder, or no run in it.
         SaveError: a page could not be written.
     """
     names = [board] if isinstance(board, str) else list(board)
     declared = [(name, load_board(name)) for name in names]
     out = Path(out)
+    address = _address(url)
     report = SiteReport(out / overview_page.PLACE)
 
     def problem(text: str) -> None:
@@ -98,15 +110,25 @@ def build(
     context = Context(entries, problem, samples)
     context.views = [_declared_view(number, name, board, context) for number, (name, board) in enumerate(declared)]
     with held(out, f"{out} is being written by another build; wait for it, or give another folder"):
-        site = Site(out, _navigation(context))
+        site = Site(out, _navigation(context), address)
         try:
-            _write(site, context, report, on_progress)
+            _write(site, context, report, release, on_progress)
         except BaseException:
             site.abandon()
             raise
         site.finish()
     report.runs, report.files, report.parts_written = len(entries), len(site.files), len(site.written)
     return report
+
+
+def _address(url: str) -> str:
+    """The address of a site with a slash at its end; raises UsageError."""
+    if not url:
+        return ""
+    parts = urlsplit(url)
+    if parts.scheme not in ("http", "https") or not parts.netloc or parts.query or parts.fragment:
+        raise UsageError(f"--url is {url!r}; give the address of the site's folder, as https://example.org/board/")
+    return f"{url.rstrip('/')}/"
 
 
 def _check(out: Path) -> None:
@@ -116,7 +138,9 @@ def _check(out: Path) -> None:
         refuse_other_files(out, (MANIFEST, NOTED))
 
 
-def _write(site: Site, context: Context, report: SiteReport, progress: Callable[[int, int], None] | None) -> None:
+def _write(
+    site: Site, context: Context, report: SiteReport, release: str, progress: Callable[[int, int], None] | None
+) -> None:
     """Write everything. Samples come first: they show which rows get a badge, and how rows compare by document."""
     site.part("static", "static", lambda: _static(site))
     for done, entry in enumerate(context.entries, start=1):
@@ -134,11 +158,15 @@ def _write(site: Site, context: Context, report: SiteReport, progress: Callable[
         if module.link(context) is not None:
             module.write(site, context)
     verdicts.write(site, context)
+    kept = releases.keep(site, context, release)
     change_log.write(site, context)
-    for view in context.views:
-        board_page.write(site, view)
-        paper_exports.write(site, view)
+    for number, view in enumerate(context.views):
+        for each in (view, *_task_views(view, context, site)):
+            board_page.write(site, each, view, kept if number == 0 else [])
+            paper_exports.write(site, each)
     overview_page.write(site, context)
+    if site.url:
+        preview_image.write(site, context.views[0])
 
 
 def _declared_view(number: int, name: str, board: Board, context: Context) -> BoardView:
@@ -149,12 +177,28 @@ def _declared_view(number: int, name: str, board: Board, context: Context) -> Bo
 def _view(name: str, board: Board, context: Context, place: str, site: Site | None = None) -> BoardView:
     columns = board.columns(context.entries)
     board = settled(board, columns, context.entries)
-    return BoardView(name, board, columns, make_rows(board, columns, context.entries, site), place)
+    rows = make_rows(board, columns, context.entries, site)
+    shown = most_filled(rows, columns)[:MOST_TASKS]
+    names = column_names(columns)
+    split = [(columns[at], names[at], f"boards/{Path(place).stem}-{slug(names[at])}.html") for at in shown]
+    return BoardView(name, board, columns, rows, place, split)
+
+
+def _task_views(view: BoardView, context: Context, site: Site) -> Iterator[BoardView]:
+    """A board of each task of a sparse board, ranked by that task."""
+    for column, column_name, place in view.split:
+        title = f"{view.board.title}: {column_name}"
+        board = Board(title=title, tasks=(column,), rank_by=column.task, rows=view.board.rows)
+        rows = make_rows(board, [column], context.entries, site if context.samples else None)
+        yield BoardView(Path(place).stem, board, [column], rows, place)
 
 
 def _navigation(context: Context) -> tuple[Link, ...]:
     """The overview, the tables of the boards by their titles, then the pages over several runs."""
-    tables = [Link(view.place, view.board.title if len(context.views) > 1 else "Table") for view in context.views]
+    tables = [
+        Link(board_page.entrance(view), view.board.title if len(context.views) > 1 else "Table")
+        for view in context.views
+    ]
     return (
         Link(overview_page.PLACE, "Overview"),
         *tables,
@@ -165,4 +209,4 @@ def _navigation(context: Context) -> tuple[Link, ...]:
 def _static(site: Site) -> None:
     for source in sorted((HERE / "static").rglob("*")):
         if source.is_file():
-            site.copy(f"static/{source.relative_to(HERE / 'static').as_posix()}", source)
+            site.bytes(f"static/{source.relative_to(HERE / 'static').as_posix()}", source.read_bytes())

@@ -14,15 +14,17 @@ from dare_bench.leaderboards.checkpoint_trees import CheckpointNode, trees
 from dare_bench.leaderboards.entries import BoardEntry
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False)
 class BoardView:
-    """One board of the site: its declaration, columns and rows, and where its page stands."""
+    """One board of the site: its declaration, columns and rows, and where its page stands. ``split``: of a board in
+    which most cells are empty, the columns that have a page of their own, with its name and place."""
 
     name: str
     board: Board
     columns: Sequence[TaskColumn]
     rows: Sequence[BoardRow]
     place: str
+    split: Sequence[tuple[TaskColumn, str, str]] = ()
 
     @property
     def of_mean(self) -> list[int]:

@@ -13,7 +13,8 @@ from markupsafe import Markup
 from dare_bench.formatting import short_number
 from dare_bench.leaderboards import speed_page, unmasking_page
 from dare_bench.leaderboards.board import column_names
-from dare_bench.leaderboards.board_ranking import sign, unranked_reason
+from dare_bench.leaderboards.board_page import entrance
+from dare_bench.leaderboards.board_ranking import unranked_reason
 from dare_bench.leaderboards.board_rows import BoardRow
 from dare_bench.leaderboards.charts import frame, scatter
 from dare_bench.leaderboards.charts.rows import Standing, standings
@@ -48,7 +49,7 @@ def write(site: Site, context: Context) -> None:
         "columns": column_names(view.columns)[:TASKS],
         "heat": heat[:CHECKPOINTS],
         "heat_left_out": (max(len(heat) - CHECKPOINTS, 0), max(len(view.columns) - TASKS, 0)),
-        "table": view.place,
+        "table": entrance(view),
         "strip_positions": unmasking_page.STRIP_POSITIONS,
         "strip": unmasking_page.strip(site, context) if context.samples else [],
         "newest": [_addition(entry) for entry in context.entries[: -NEWEST - 1 : -1]],
@@ -72,7 +73,7 @@ def best_rows(view: BoardView) -> list[BoardRow]:
     """The best row of each checkpoint, best first; where no row is ranked, of those with a score."""
     rows = [row for row in view.rows if row.rank is not None]
     scored = [row for row in view.rows if row.mean is not None]
-    rows = rows or sorted(scored, key=lambda row: sign(row) * (row.mean or 0.0), reverse=True)
+    rows = rows or sorted(scored, key=lambda row: row.sign * (row.mean or 0.0), reverse=True)
     best: dict[str, BoardRow] = {}
     for row in rows:
         best.setdefault(recipe_of(row.main), row)

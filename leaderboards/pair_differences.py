@@ -223,9 +223,9 @@ def p_of_bounds(value: float, lo: float | None, hi: float | None) -> float | Non
     d2304)."""
     if lo is None or hi is None:
         return None
-    from scipy.stats import norm
+    from scipy.special import ndtr, ndtri
 
     half = value - lo if value > 0 else hi - value
     if half <= 0:
         return 1.0 if value == 0 else None
-    return float(2 * norm.sf(abs(value) / half * norm.ppf(0.5 + LEVEL / 2)))
+    return float(2 * ndtr(-abs(value) / half * ndtri(0.5 + LEVEL / 2)))

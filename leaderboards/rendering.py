@@ -130,7 +130,7 @@ def write_page(path: str | Path, template: str, assets: Sequence[str], **values:
     folder = path.with_name(f"{path.stem}_files")
     for name in (*_ASSETS, *assets):
         atomic_write_bytes(folder / "static" / name, (HERE / "static" / name).read_bytes(), durable=False)
-    page = render(template, f"{folder.name}/", place=path.name, navigation=(), **values)
+    page = render(template, f"{folder.name}/", place=path.name, navigation=(), url="", **values)
     atomic_write_text(path, page, durable=False)
     return path
 

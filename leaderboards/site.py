@@ -43,12 +43,14 @@ class SitePart:
 
 
 class Site:
-    """The output folder. ``navigation`` is on every page, so it is part of every key. ``written`` has the names of the
-    parts that this build wrote."""
+    """The output folder. ``navigation`` and ``url`` are on every page, so they are part of every key. ``url``: the
+    address at which the site will be, with a slash at its end; empty if unknown. ``written`` has the names of the parts
+    that this build wrote."""
 
-    def __init__(self, out: Path, navigation: tuple[Link, ...] = ()) -> None:
+    def __init__(self, out: Path, navigation: tuple[Link, ...] = (), url: str = "") -> None:
         self.out = out
         self.navigation = navigation
+        self.url = url
         self.parts: dict[str, SitePart] = {}
         self.written: list[str] = []
         self._before = _manifest(out)
@@ -62,7 +64,7 @@ class Site:
         ``inputs`` is anything whose ``repr`` shows every difference. ``write`` returns facts about the part, which
         are returned here, even if nothing had to be written.
         """
-        source = repr((self._source, self.navigation, inputs))
+        source = repr((self._source, self.navigation, self.url, inputs))
         key = hashlib.blake2b(source.encode("utf-8", "replace"), digest_size=12).hexdigest()
         before = self._before.get(name)
         if before is not None and before.key == key and self._unchanged(before):
@@ -91,7 +93,7 @@ class Site:
 
     def page(self, place: str, template: str, **values: Any) -> None:
         root = "../" * place.count("/")
-        self.text(place, render(template, root, place=place, navigation=self.navigation, **values))
+        self.text(place, render(template, root, place=place, navigation=self.navigation, url=self.url, **values))
 
     def text(self, place: str, text: str) -> None:
         atomic_write_text(self._at(place), text, durable=False)
@@ -100,8 +102,8 @@ class Site:
         """Without ``indent`` on one line, which takes a fifth of the time."""
         atomic_write_bytes(self._at(place), dumps(value, indent=indent) + b"\n", durable=False)
 
-    def copy(self, place: str, source: Path) -> None:
-        atomic_write_bytes(self._at(place), source.read_bytes(), durable=False)
+    def bytes(self, place: str, data: bytes) -> None:
+        atomic_write_bytes(self._at(place), data, durable=False)
 
     def _at(self, place: str) -> Path:
         if ".." in Path(place).parts or place.startswith("/"):

@@ -14,7 +14,6 @@ from dare_bench.analysis.document_view import document_view
 from dare_bench.analysis.unmasking import Unmasking
 from dare_bench.errors import DareError
 from dare_bench.leaderboards.aup_table import method_key
-from dare_bench.leaderboards.board_ranking import sign
 from dare_bench.leaderboards.context import Context
 from dare_bench.leaderboards.entries import BoardEntry, RunScore
 from dare_bench.leaderboards.rendering import Link, slug
@@ -141,7 +140,7 @@ def _side(entry: BoardEntry, document: Document) -> SceneSide | None:
 def strip(site: Site, context: Context) -> list[dict[str, Any]]:
     """A canvas of the best run of each family in the task that the first board ranks by, for the first page."""
     view = context.views[0]
-    rows = sorted((row for row in view.rows if row.mean is not None), key=lambda row: -sign(row) * (row.mean or 0.0))
+    rows = sorted((row for row in view.rows if row.mean is not None), key=lambda row: -row.sign * (row.mean or 0.0))
     shown: dict[str, dict[str, Any]] = {}
     for entry in [*(row.main for row in rows), *reversed(context.entries)]:
         task = next((task for task, (_, traces) in entry.files.items() if traces is not None), None)

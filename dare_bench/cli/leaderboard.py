@@ -32,6 +32,12 @@ def build(
         typer.Option(help="Name or YAML file of a board; can be repeated (default: the board named default)."),
     ] = None,
     samples: Annotated[bool, typer.Option("--samples/--no-samples", help="Make a page for every document.")] = True,
+    url: Annotated[
+        str, typer.Option(help="Address at which the site will be, for previews of links and the feed.")
+    ] = "",
+    release: Annotated[
+        str, typer.Option(help="Keep the first board under this name; it can be selected on later builds' table.")
+    ] = "",
     json: Annotated[bool, typer.Option("--json", help="Print a JSON record of the build.")] = False,
 ) -> None:
     """Build the site as static files: open index.html, no server is needed."""
@@ -39,7 +45,10 @@ def build(
 
     with counting("runs", "boards and comparisons") as progress:
         boards = board or ["default"]
-        report = build_site(runs, out, board=boards, samples=samples, on_problem=echo_problem, on_progress=progress)
+        report = build_site(
+            runs, out, board=boards, samples=samples, url=url, release=release,
+            on_problem=echo_problem, on_progress=progress,
+        )  # fmt: skip
     if json:
         echo_json(report.record())
         return

@@ -17,8 +17,12 @@
     family: row.dataset.family,
     hardware: row.dataset.hardware,
     tier: row.dataset.tier,
+    passes: Number(row.querySelector('[data-of="NFE"]').dataset.order) || null,
     status: "badged" in row.dataset ? "badged" : row.classList.contains("off") ? "unranked" : "ranked",
   }));
+
+  // The cells by row and column; those of hidden columns are not in the page.
+  const cells = [...element.tBodies[0].rows].map((row) => [...row.cells]);
 
   // The search looks at a row's name and settings, not at its date, badges, scores and hashes.
   function described(row) {
@@ -92,6 +96,7 @@
     changed();
   });
 
+  const passes = new BoardPasses(facts.map((row) => row.passes));
   const boxes = heads.map(({ key, name }) =>
     key === "model" ? null : make("input", { type: "checkbox", checked: true, value: key, title: name }));
   const detailed = document.getElementById("detailed");
@@ -109,7 +114,12 @@
   const filters = make("details", { className: "filters" }, make("summary", { textContent: "Filters" }),
     ...(scores.length > 1 ? [field("Rank by", rankers)] : []),
     ...Object.values(selects).map((select) => field(select.label, select)), columns, reset);
-  const unfold = () => { filters.open = !narrow.matches; };
+  const unfold = () => {
+    filters.open = !narrow.matches;
+    if (!passes.useful) return;
+    if (narrow.matches) columns.before(passes.field);
+    else document.querySelector("header.top").append(passes.field);
+  };
   narrow.addEventListener("change", unfold);
   unfold();
   const tools = document.querySelector(".tools");
@@ -134,7 +144,6 @@
   // The score that the rows are sorted by ranks them, without one the board's own. Its bands and intervals, with bars
   // from 0 to 100 beside shares, come from the board's data.
   const own = heads.findIndex(({ head }) => "ranks" in head.dataset);
-  const node = (row, column) => board.cell(row, column).node();
   let ranking = own, withBars = own;
 
   function rank() {
@@ -143,6 +152,7 @@
     ranking = sorted?.[1] && heads[sorted[0]].score ? sorted[0] : own;
     rankers.value = heads[ranking]?.key ?? "";
     if (ranking === before) return;
+    passes.say(best());
     heads.forEach(({ head }, at) => head.toggleAttribute("data-ranks", at === ranking));
     showRanks(ranking).catch((error) => { count.textContent = `Ranks cannot be shown: ${error.message}`; });
   }
@@ -154,11 +164,11 @@
     record.rows.forEach((row, number) => {
       const score = task < 0 ? { value: row.mean, ...row.mean_interval, is_share: true } : row.scores[names[task]];
       const band = at === own ? row.rank_band : score?.rank_band;
-      const place = node(number, 0);
+      const place = cells[number][0];
       place.textContent = band ? [...new Set(band)].join("–") : "–";
       place.parentNode.classList.toggle("off", !band);
-      if (withBars >= 0) node(number, withBars).querySelector(".bar")?.remove();
-      if (at >= 0 && score?.is_share && score.lo != null) drawInterval(node(number, at), score);
+      if (withBars >= 0) cells[number][withBars].querySelector(".bar")?.remove();
+      if (at >= 0 && score?.is_share && score.lo != null) drawInterval(cells[number][at], score);
     });
     withBars = at;
   }
@@ -170,9 +180,21 @@
       <path d="M${Math.min(Math.max(middle, 0.7), 99.3)} 0v8"/></svg>`);
   }
 
+  // The best of the rows that are shown, by the score that ranks: its name and its value.
+  function best() {
+    const way = heads[ranking]?.first === "asc" ? -1 : 1;
+    const value = (row) => way * Number(cells[row][ranking].dataset.order);
+    const rows = ranking < 0 ? [] : board.rows({ search: "applied" }).indexes().toArray()
+      .filter((row) => facts[row].status !== "badged" && cells[row][ranking].dataset.order !== "");
+    if (!rows.length) return "";
+    const first = rows.reduce((one, other) => (value(other) > value(one) ? other : one));
+    return `${cells[first][1].querySelector("a").textContent} ${cells[first][ranking].querySelector("b").textContent}`;
+  }
+
   // The view: from the controls to the table and the address, and back.
   function fits(row) {
     if (Object.entries(selects).some(([name, select]) => select.value && row[name] !== select.value)) return false;
+    if (!passes.allow(row.passes)) return false;
     return wanted.every((term) => row.words.includes(term));
   }
 
@@ -190,6 +212,7 @@
       ...Object.fromEntries(Object.entries(selects).map(([name, select]) => [name, select.value])),
       tasks: picked.length === tasks.length ? "" : picked.map((head) => head.key).join(",") || "none",
       hide: hidden.map((box) => box.value).join(","),
+      passes: passes.most,
       detailed: detailed.checked ? "1" : "",
     };
   }
@@ -206,6 +229,7 @@
       if (box) box.checked = heads[at].task && tasks ? tasks.includes(box.value) : !hidden.includes(box.value);
     });
     detailed.checked = wanted.detailed === "1";
+    passes.most = wanted.passes ?? "";
     const ranked = heads.findIndex(({ key, score }) => score && key === wanted.rank);
     const at = ranked < 0 ? heads.findIndex(({ key }) => key === wanted.sort?.replace(/^-/, "")) : ranked;
     const way = ranked < 0 ? (wanted.sort?.startsWith("-") ? "desc" : "asc") : heads[at].first;
@@ -221,6 +245,7 @@
     if (!sorters().includes(document.activeElement)) rove(sorters()[0]);
     const rows = board.rows({ search: "applied" }).count();
     count.textContent = rows === facts.length ? `${rows} rows` : `${rows} of ${facts.length} rows`;
+    passes.say(best());
   }
 
   const keep = () => {
@@ -228,7 +253,7 @@
     reset.hidden = !BoardAddress.written;
   };
   const changed = () => { draw(); keep(); };
-  for (const control of [search, ...Object.values(selects), ...boxes.filter(Boolean), detailed]) {
+  for (const control of [search, ...Object.values(selects), ...boxes.filter(Boolean), detailed, passes.range]) {
     control.addEventListener("input", changed);
   }
   board.on("order", () => setTimeout(() => {

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from browsing import DESKTOP, PHONE, Look, faults_in_all_views, fits, settle
+from browsing import DESKTOP, PHONE, Look, faults, faults_in_all_views, fits, settle
 from run_factory import make_run
 
 from dare_bench.leaderboards.builder import build
@@ -387,3 +387,24 @@ def test_the_page_ends_at_its_footer(look: Look, tmp_path: Path) -> None:
         settle(page)
         footer = page.evaluate("scrollY + document.querySelector('footer').getBoundingClientRect().bottom")
         assert page.evaluate("document.documentElement.scrollHeight") - footer < 100
+
+
+def test_the_details_of_one_score_stand_beside_it(look: Look, board: Path) -> None:
+    page = look(board)
+    cell, box = page.locator("td[data-of=dare_sudoku]").first, page.locator(".score-details")
+    cell.hover()
+    box.wait_for()
+    text = box.inner_text()
+    assert text.startswith("dare_sudoku 95.0") and "n 60" in text and "E1" in text
+    assert cell.locator("code").text_content() in text, "the settings fingerprint"
+    assert faults(page) == []
+    page.mouse.move(5, 5)
+    box.wait_for(state="hidden")
+    cell.click()
+    assert box.is_visible()
+    page.mouse.move(5, 5)
+    page.keyboard.press("Escape")
+    assert not box.is_visible()
+    page.get_by_role("checkbox", name="Detailed").check()
+    cell.click()
+    assert not box.is_visible(), "all details are shown already"

@@ -1,0 +1,141 @@
+"""A board of 300 runs and 12 tasks stays small, still and quick. All tests here share one site, built without samples.
+
+Times are those of the page's own thread, so that other work on the machine does not count.
+"""
+
+from __future__ import annotations
+
+import gzip
+import shutil
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+from browsing import Look, fits, settle
+from large_board import make_large_board
+from run_factory import make_run
+
+from dare_bench.leaderboards.builder import build
+
+pytestmark = pytest.mark.slow
+
+SHIFTED = """() => new Promise((done) => {
+  let sum = 0;
+  new PerformanceObserver((list) => { for (const entry of list.getEntries()) sum += entry.value; })
+    .observe({ type: "layout-shift", buffered: true });
+  setTimeout(() => done(sum), 300);
+})"""
+NODES = "document.querySelectorAll('*').length"
+HEIGHT = "document.documentElement.scrollHeight"
+LARGEST_TARGET_GAPS = """() => [...document.querySelectorAll("label:has(> #every), .passes input")]
+  .filter((node) => node.getClientRects().length && node.getBoundingClientRect().height < 24).length"""
+
+
+@pytest.fixture(scope="module")
+def large(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, dict[str, float]]:
+    """The site, and the processor time of its builds in seconds: of all runs, and of one more run."""
+    runs, out, other = (tmp_path_factory.mktemp(name) for name in ("runs", "site", "other"))
+    make_large_board(runs)
+    seconds = {}
+    before = time.process_time()
+    build(runs, out, samples=False)
+    seconds["all"] = time.process_time() - before
+    grown = shutil.copytree(out, other / "site")
+    new = make_run(other, "new", model="new", tasks={"task_00": 0.9}, n_docs=2)
+    before = time.process_time()
+    assert build([runs, new], grown, samples=False).runs == 301
+    seconds["new"] = time.process_time() - before
+    return out, seconds
+
+
+@pytest.fixture
+def table(large: tuple[Path, dict[str, float]]) -> Path:
+    return large[0] / "table.html"
+
+
+def test_all_of_it_builds_in_twenty_seconds_and_a_new_run_in_ten(large: tuple[Path, dict[str, float]]) -> None:
+    _, seconds = large
+    assert seconds["all"] < 20 and seconds["new"] < 10
+
+
+def test_the_first_page_is_small(look: Look, large: tuple[Path, dict[str, float]]) -> None:
+    place = large[0] / "index.html"
+    page = look(place)
+    requests = page.evaluate("performance.getEntriesByType('resource').map((entry) => entry.name)")
+    assert len(requests) + 1 <= 10
+    files = [place, *(Path(address.removeprefix("file://")) for address in requests if address.startswith("file:"))]
+    assert sum(len(gzip.compress(file.read_bytes())) for file in files) <= 120_000
+    assert page.evaluate(NODES) <= 12_000
+
+
+@pytest.mark.parametrize("phone", [True, False], ids=["phone", "desk"])
+def test_nothing_moves(look: Look, large: tuple[Path, dict[str, float]], phone: bool) -> None:
+    for place in ("index.html", "table.html"):
+        assert look(large[0] / place, phone=phone).evaluate(SHIFTED) < 0.05, place
+
+
+def used(page: Any, script: str) -> float:
+    """Seconds of the page's thread that a script takes, with the style and layout that follow."""
+    session = page.context.new_cdp_session(page)
+    session.send("Performance.enable", {"timeDomain": "threadTicks"})
+
+    def now() -> float:
+        metrics = session.send("Performance.getMetrics")["metrics"]
+        return next(metric["value"] for metric in metrics if metric["name"] == "TaskDuration")
+
+    before = now()
+    page.evaluate(script)
+    settle(page)
+    page.evaluate("document.body.offsetHeight")
+    return now() - before
+
+
+def test_searching_sorting_and_ranking_are_quick(look: Look, table: Path) -> None:
+    page = look(table)
+    change = "(node => (node.value = '{}', node.dispatchEvent(new Event('input', {{ bubbles: true }}))))"
+    search = change.format("llada2") + "(document.querySelector('input[type=search]'))"
+    assert used(page, search) < 0.3 and page.locator("table.board tbody tr").count() == 72
+    page.get_by_role("searchbox").fill("")
+    assert used(page, "document.querySelector('th[data-key=nfe] [role=button]').click()") < 0.6
+    ranking = change.format("task_03") + "(document.querySelector('.filters select'))"
+    used(page, ranking)  # loads the board's data
+    page.locator("td[data-of=task_03] > .bar").first.wait_for()
+    assert used(page, ranking.replace("task_03", "task_05")) < 0.9
+    page.locator("td[data-of=task_05] > .bar").first.wait_for()
+
+
+@pytest.mark.parametrize("scripts", [True, False], ids=["scripts", "none"])
+def test_a_phone_shows_twenty_cards_until_all_are_asked_for(look: Look, table: Path, scripts: bool) -> None:
+    page = look(table, phone=True, scripts=scripts)
+    rows = page.locator("table.board tbody tr:visible")
+    assert page.evaluate(HEIGHT) <= 6000 and rows.count() == 20 and fits(page)
+    assert page.evaluate(LARGEST_TARGET_GAPS) == 0
+    page.get_by_role("checkbox", name="All 300 rows").check()
+    assert rows.count() == 300
+    page.get_by_role("checkbox", name="All 300 rows").uncheck()
+
+
+def test_a_number_of_passes_leaves_the_rows_within_it_and_names_the_best(look: Look, table: Path) -> None:
+    page = look(table)
+    slider, words = page.get_by_role("slider"), page.locator(".passes span")
+    best = page.locator("table.board tbody tr").first
+    name, score = best.locator("th > a").inner_text(), best.locator("td[data-of=mean] b").inner_text()
+    assert words.inner_text() == f"Any number of passes: best is {name} {score}"
+    slider.focus()
+    for _ in range(3):
+        page.keyboard.press("ArrowLeft")
+    settle(page)
+    shown = page.locator("table.board tbody tr")
+    assert shown.count() == 150 and page.evaluate("location.search") == "?passes=8"
+    costs = [float(cell) for cell in page.locator("td[data-of=NFE]").all_inner_texts()]
+    assert max(costs) == 8
+    name = shown.first.locator("th > a").inner_text()
+    score = shown.first.locator("td[data-of=mean] b").inner_text()
+    assert words.inner_text() == f"At most 8 passes: best is {name} {score}"
+    page.goto(f"{table.as_uri()}?passes=8&rank=task_07")
+    page.locator("td[data-of=task_07] > .bar").first.wait_for()
+    values = [float(text) for text in page.locator("td[data-of=task_07] b").all_inner_texts()]
+    assert len(values) == 150 and words.inner_text().endswith(f" {max(values):.1f}")
+    page.get_by_role("button", name="Reset").click()
+    assert shown.count() == 300

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from browsing import Look, fits, settle
+from browsing import Look, faults_in_all_views, fits, settle
 from large_board import make_large_board
 from run_factory import make_run
 
@@ -139,3 +139,20 @@ def test_a_number_of_passes_leaves_the_rows_within_it_and_names_the_best(look: L
     assert len(values) == 150 and words.inner_text().endswith(f" {max(values):.1f}")
     page.get_by_role("button", name="Reset").click()
     assert shown.count() == 300
+
+
+def test_pages_of_tasks_and_releases_are_sound_and_fit(look: Look, tmp_path: Path) -> None:
+    for at in range(5):
+        tasks = {f"task_{at}": 0.5, "task_a": at / 5} if at else {"task_b": 0.7}
+        make_run(tmp_path / "runs", f"r{at}", model=f"m{at}", content=f"{at:064x}", tasks=tasks, n_docs=30)
+    build(tmp_path / "runs", tmp_path / "site", samples=False, release="2026-11")
+    page = look(tmp_path / "site/boards/table-task_a.html")
+    assert page.locator("nav.tabs a").count() == 7
+    assert faults_in_all_views(page) == []
+    page.get_by_role("navigation", name="Releases").get_by_role("link", name="2026-11").click()
+    page.wait_for_url("**/releases/2026-11.html")
+    assert faults_in_all_views(page) == []
+
+
+def test_the_table_is_sound_and_fits(look: Look, table: Path) -> None:
+    assert faults_in_all_views(look(table, query="?q=model+00")) == []

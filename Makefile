@@ -14,7 +14,7 @@ QUICK := tests/parity tests/cli/test_cli_eval.py tests/cli/test_read_verbs.py $(
 	$(addprefix $(UNIT)/runs/test_, reader.py schema.py) $(UNIT)/sandbox/test_run.py \
 	tests/unit/model_adapters/sampling/test_parts.py
 
-.PHONY: venv demo test quick regress check keywords bench gpu clean
+.PHONY: venv demo test quick regress check keywords docs bench gpu clean
 
 venv: $(VENV)/.installed
 
@@ -51,6 +51,11 @@ check: venv
 # The types of Python's keywords, after a change of settings, of a family or of a method.
 keywords: venv
 	@$(BIN)/python scripts/make_keywords.py
+
+# The documentation as a site with search, in build/docs. A dead link or anchor is an error. It needs only zensical.
+docs: venv
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt zensical
+	@$(BIN)/python scripts/docs_site.py $(if $(wildcard demo/site/index.html),--board demo/site)
 
 bench: venv
 	@$(BIN)/python scripts/bench/sampler.py

@@ -64,7 +64,7 @@ def table(
     scores = score_table(opened, columns)
     text = render(scores, format, intervals=interval, fingerprints=fingerprints, caption=caption)
     if output is None:
-        echo(text.removesuffix("\n"))
+        echo(text.removesuffix("\n"), whole=True)
         return
     atomic_write_text(output, text, durable=False)
     echo(output)

@@ -54,7 +54,7 @@ def recipes(
             raise UsageError("--markdown prints all scores by source; omit the checkpoint and --json")
         from dare_bench.recipe_table import markdown as document
 
-        echo(document().rstrip("\n"))
+        echo(document().rstrip("\n"), whole=True)
         return
     names = registry().names("recipe") if checkpoint is None else [checkpoint]
     groups = [find(name) for name in names]

@@ -7,7 +7,9 @@ and :func:`echo_error`, JSON through :func:`echo_json`.
 from __future__ import annotations
 
 import logging
+import shutil
 import sys
+import textwrap
 from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import asdict
 from itertools import zip_longest
@@ -43,30 +45,69 @@ def plain_console(width: int = PLAIN_WIDTH) -> Console:
 
 
 def plain_table(
-    columns: Sequence[str], rows: Iterable[Sequence[str]], right: Collection[str] = (), no_wrap: Collection[str] = ()
+    columns: Sequence[str],
+    rows: Iterable[Sequence[str]],
+    right: Collection[str] = (),
+    no_wrap: Collection[str] = (),
+    optional: Sequence[str] = (),
 ) -> Table:
-    """A table without lines. Columns in ``right`` are right-aligned; cells wrap, except in the columns ``no_wrap``."""
+    """A table without lines. Columns in ``right`` are right-aligned; cells wrap, except in the columns ``no_wrap``.
+    Where a terminal is too narrow, the first of the columns ``optional`` are left out until the others fit."""
     from rich.table import Table
     from rich.text import Text
 
+    lines = [[visible(cell) for cell in row] for row in rows]
+    shown = _fitting([list(columns), *lines], optional, terminal_width())
     table = Table(box=None, pad_edge=False, header_style="bold")
-    for name in columns:
+    for name in (columns[at] for at in shown):
         table.add_column(name, justify="right" if name in right else "left", overflow="fold", no_wrap=name in no_wrap)
-    for row in rows:
-        table.add_row(*(Text(visible(cell)) for cell in row))
+    for line in lines:
+        table.add_row(*(Text(line[at]) for at in shown))
     return table
 
 
-def echo(text: object) -> None:
-    """Print text on stdout."""
-    print(visible(str(text)), flush=True)
+def _fitting(lines: Sequence[Sequence[str]], optional: Sequence[str], width: int | None) -> list[int]:
+    """The numbers of the columns to show; the first line has their names."""
+    shown = [*range(len(lines[0]))]
+    for name in optional:
+        if width is None or sum(max(len(line[at]) for line in lines) + 2 for at in shown) - 2 <= width:
+            break
+        shown = [at for at in shown if lines[0][at] != name]
+    return shown
+
+
+def terminal_width() -> int | None:
+    """The width of the terminal in columns; None where stdout goes to a file or a pipe, which have no width."""
+    return shutil.get_terminal_size().columns if sys.stdout.isatty() else None
+
+
+def echo(text: object, *, whole: bool = False) -> None:
+    """Print text on stdout. On a terminal its lines are wrapped at spaces, unless ``whole``: what is to be copied."""
+    shown, width = visible(str(text)), None if whole else terminal_width()
+    if width is not None:
+        shown = "\n".join(_wrapped(line, width) for line in shown.split("\n"))
+    print(shown, flush=True)
+
+
+def _wrapped(line: str, width: int) -> str:
+    """A word that is longer than a line, a path for example, stays whole."""
+    if len(line) <= width:
+        return line
+    indent = " " * (len(line) - len(line.lstrip()) + 2)
+    lines = textwrap.wrap(line, width, subsequent_indent=indent, break_long_words=False, break_on_hyphens=False)
+    return "\n".join(lines)
 
 
 def echo_columns(rows: Sequence[Sequence[str]], indent: str = "") -> None:
-    """Print aligned columns on stdout, fast for thousands of rows."""
+    """Print aligned columns on stdout, fast for thousands of rows. On a terminal the columns on the right are cut, so
+    that each row is one line; a file or a pipe gets all."""
     widths = [max(map(len, column)) for column in zip_longest(*rows, fillvalue="")]
-    if rows:
-        echo("\n".join(indent + "  ".join(map(str.ljust, row, widths)).rstrip() for row in rows))
+    width = terminal_width()
+    lines = [indent + "  ".join(map(str.ljust, row, widths)).rstrip() for row in rows]
+    if width is not None:
+        lines = [line if len(line) <= width else f"{line[: width - 1].rstrip()}…" for line in lines]
+    if lines:
+        echo("\n".join(lines), whole=True)
 
 
 def echo_json(value: Any) -> None:

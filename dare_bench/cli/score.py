@@ -116,7 +116,9 @@ def _print(rescored: Rescored, limit: int) -> None:
         (score.task, score.metric, score.filter, *_score_texts(score), "" if score.same else "changed")
         for score in rescored.scores
     ]
-    console.print(plain_table(("task", "metric", "filter", "recorded", "again", ""), rows, right=_NUMBERS))
+    console.print(
+        plain_table(("task", "metric", "filter", "recorded", "again", ""), rows, right=_NUMBERS, optional=("filter",))
+    )
     if documents:
         console.print()
     if documents and limit:

@@ -77,14 +77,17 @@ def _find(run: Run, task: str | None, doc: str | None) -> Document:
 
 
 def _print_scores(console: Console, run: Run) -> None:
-    _print(console, f"{run.model} · {run.name} · {run.status_text}", "bold")
+    from rich.text import Text
+
+    console.print(Text(visible(f"{run.model} · {run.name} · {run.status_text}"), style="bold"))
     if run.is_external:
         _print(console, unknown_text(run), "dim")
     rows = [
         (score.task, score.metric, score.filter, score.text, score.interval, score.n_text, score.exactness)
         for score in run.scores()
     ]
-    console.print(plain_table(("task", "metric", "filter", "value", "95% interval", "n", "tier"), rows))
+    names = ("task", "metric", "filter", "value", "95% interval", "n", "tier")
+    console.print(plain_table(names, rows, optional=("filter", "tier", "n", "metric")))
     console.print()
 
 

@@ -96,7 +96,7 @@ def print_runs(results: Sequence[tuple[str, Run | None, str | None]]) -> None:
         for score in _headlines(run)
     ]
     names = ("benchmark", "score of", "value", "95% interval", "n", "extracted", "tier", "status")
-    console.print(plain_table(names, rows, right=_NUMBERS))
+    console.print(plain_table(names, rows, right=_NUMBERS, optional=("extracted", "tier", "n", "score of")))
     for name, _, reason in results:
         if reason is not None:
             echo(f"NOT RUN: {name}: {reason}")
@@ -134,7 +134,8 @@ def _print_scores(console: Console, run: Run) -> None:
         rows.append((score.task, score.metric, score.filter, *_values(score), *rate, score.exactness))
     extracted = ("extracted",) if has_rates else ()
     names = ("task", "metric", "filter", "value", "95% interval", "n", *extracted, "tier")
-    console.print(plain_table(names, rows, right=_NUMBERS, no_wrap=("value",)))
+    optional = ("filter", "extracted", "tier", "metric")
+    console.print(plain_table(names, rows, right=_NUMBERS, no_wrap=("value",), optional=optional))
     if has_rates:
         console.print("extracted: the share of answers in which the harness found a value", style="dim")
     for tier in sorted({score.tier for score in scores if score.tier}):
@@ -228,7 +229,7 @@ def print_preview(preview: Preview) -> None:
     echo(f"requests: {sum(preview.requests.values())} ({counts})")
     echo(f"forward passes: at most {preview.forwards}, summed over rows")
     plain_console().print("first prompt:", style="bold")
-    echo(preview.prompt)
+    echo(preview.prompt, whole=True)
 
 
 def print_timing(timing: RunTiming) -> None:

@@ -1,0 +1,111 @@
+"""In a terminal of 80 columns no command prints a line that is longer, and no table folds a cell.
+
+What is to be copied (Markdown, prompts) is left whole, as is a single word that is longer than a line (a path).
+"""
+
+from __future__ import annotations
+
+import io
+import re
+import sys
+from itertools import pairwise
+from pathlib import Path
+
+import pytest
+from run_factory import alter, make_run
+
+from dare_bench.cli import main
+
+HALF, MORE = [1.0, 0.0] * 20, [1.0, 1.0, 1.0, 0.0] * 10
+COLOR = re.compile(r"\x1b\[[0-9;]*m")
+
+
+class Terminal(io.StringIO):
+    """What a command prints where stdout is a terminal."""
+
+    def isatty(self) -> bool:
+        return True
+
+
+def printed(monkeypatch: pytest.MonkeyPatch, *words: str) -> list[str]:
+    """The lines that a command prints in a terminal of 80 columns."""
+    terminal = Terminal()
+    monkeypatch.setenv("COLUMNS", "80")
+    monkeypatch.setattr(sys, "stdout", terminal)
+    with pytest.raises(SystemExit) as left:
+        main(words)
+    monkeypatch.undo()
+    assert left.value.code in (0, None), words
+    return [line.rstrip() for line in COLOR.sub("", terminal.getvalue()).splitlines()]
+
+
+def too_long(lines: list[str]) -> list[str]:
+    return [line for line in lines if len(line) > 80 and " " in line.strip()]
+
+
+@pytest.fixture(scope="module")
+def runs(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Two runs with long names, of two tasks."""
+    root = tmp_path_factory.mktemp("runs")
+    before = {"values": {"dare_sudoku": HALF, "minerva_math_prealgebra": MORE}, "decoding": {"steps": 32}}
+    after = {"values": {"dare_sudoku": MORE, "minerva_math_prealgebra": HALF}, "gpu": "NVIDIA H100 80GB HBM3"}
+    make_run(root, "before-the-training-0123abcd", model="LLaDA-8B-Instruct", documents="same", **before)  # type: ignore[arg-type]
+    folder = make_run(
+        root, "after-the-training-89ab0123", model="LLaDA-8B-Instruct-sft-checkpoint", documents="same",
+        content="c" * 64, **after,  # type: ignore[arg-type]
+    )  # fmt: skip
+    alter(folder, notes=["a note with many words, which say something about the run that is longer than a line is"])
+    return root
+
+
+READ = {
+    "tasks": "ls tasks",
+    "models": "ls models",
+    "suites": "ls suites",
+    "recipes": "ls recipes",
+    "recipe": "ls recipes d3llm-coder/humaneval",
+    "trainers": "ls trainers",
+    "rewards": "ls rewards",
+    "strategies": "ls strategies",
+    "doctor": "doctor",
+    "show": "show AFTER",
+    "show a document": "show AFTER --doc 1",
+    "report": "report RUNS",
+    "compare": "compare BEFORE AFTER",
+    "regress": "regress AFTER --baseline OUT/base.json --update",
+    "leaderboard build": "leaderboard build RUNS -o OUT/site --no-samples",
+    "leaderboard submit": "leaderboard submit AFTER -o OUT/packs",
+    "leaderboard help": "leaderboard build --help",
+    "convert help": "convert --help",
+    "dry run of an evaluation": "eval --model tiny-llada --tasks dare_sort --limit 2 --dry-run",
+    "dry run of a training": "train sft --model tiny-llada --task dare_sort --dry-run",
+    "evaluation": "eval --model tiny-llada --tasks dare_sort,dare_arithmetic --limit 2 -o OUT/eval",
+}
+
+
+@pytest.mark.parametrize("words", READ.values(), ids=READ.keys())
+def test_no_line_is_longer_and_no_cell_is_folded(
+    words: str, runs: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    before, after = runs / "before-the-training-0123abcd", runs / "after-the-training-89ab0123"
+    places = {"RUNS": runs, "BEFORE": before, "AFTER": after}
+    filled = [str(places.get(word, word)).replace("OUT", str(tmp_path)) for word in words.split()]
+    lines = printed(monkeypatch, *filled)
+    assert too_long(lines) == []
+    for head, first in pairwise(lines):
+        if head.startswith("task ") and "95%" in head:  # a folded interval goes on below its cell
+            assert re.search(r"\d%? to \d|─", first), (head, first)
+
+
+def test_columns_that_matter_least_are_left_out(runs: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    lines = printed(monkeypatch, "show", str(runs / "after-the-training-89ab0123"))
+    head = next(line for line in lines if line.startswith("task "))
+    assert head.split() == ["task", "metric", "filter", "value", "95%", "interval", "n", "tier"]
+    monkeypatch.setenv("COLUMNS", "60")
+    terminal = Terminal()
+    monkeypatch.setattr(sys, "stdout", terminal)
+    with pytest.raises(SystemExit):
+        main(["show", str(runs / "after-the-training-89ab0123")])
+    monkeypatch.undo()
+    head = next(line for line in COLOR.sub("", terminal.getvalue()).splitlines() if line.startswith("task "))
+    assert "filter" not in head and "tier" not in head and "95% interval" in head

@@ -211,6 +211,12 @@ def test_a_process_that_calls_train_twice_has_each_method_once(capsys: pytest.Ca
     assert len(names) == len(set(names)) > 5
 
 
+def test_help_of_a_group_cuts_no_sentence(capsys: pytest.CaptureFixture[str]) -> None:
+    for group in ("ls", "leaderboard", "export", "rl", "train"):
+        shown = shown_by(capsys, group, "--help")
+        assert "..." not in shown.partition("Commands:")[2] and "Commands:" in shown, group
+
+
 @pytest.mark.parametrize("verb", VERBS)
 def test_help_names_every_option_whole(
     verb: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch

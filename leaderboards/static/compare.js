@@ -2,7 +2,7 @@
 // document that changed. Without such an address the page is as it was built.
 "use strict";
 {
-  const SHOWN = 25;  // documents that are listed at once
+  const SHOWN = 25, LISTED = 50;  // documents that are listed at once, of one task and of all
   const query = new URLSearchParams(location.search);
   const wanted = ["a", "b", "c", "d", "e"].map((name) => query.get(name)).filter(Boolean);
   if (wanted.length > 1) {
@@ -46,7 +46,7 @@
     const picked = document.querySelector("#picked");
     if (!items.length) throw new Error("they have no task in common");
     picked.replaceChildren(heads(rows), table(items, rows.length), forest(items, rows.length), notes(items),
-      ...items.map((item) => changes(item, rows)).filter(Boolean));
+      ...items.map((item) => changes(item, rows, items.length)).filter(Boolean));
   }
 
   function heads(rows) {
@@ -133,17 +133,18 @@
   }
 
   // --- The documents that changed, of one task: worse ones first.
-  function changes(item, rows) {
+  function changes(item, rows, count) {
+    const step = Math.max(5, Math.min(SHOWN, Math.floor(LISTED / count)));
     const changed = item.both.filter((doc) => doc.first !== doc.second)
       .sort((one, other) => item.sign * (one.second - one.first) - item.sign * (other.second - other.first));
     if (!changed.length) return null;
     const list = make("div", {}), more = make("button", { type: "button", className: "more-documents" });
     let listed = 0;
     const extend = () => {
-      list.append(...changed.slice(listed, listed + SHOWN).map((doc) => flip(doc, item)));
-      listed += SHOWN;
+      list.append(...changed.slice(listed, listed + step).map((doc) => flip(doc, item)));
+      listed += step;
       more.hidden = listed >= changed.length;
-      more.textContent = `Show ${Math.min(SHOWN, changed.length - listed)} more of ${changed.length - listed}`;
+      more.textContent = `Show ${Math.min(step, changed.length - listed)} more of ${changed.length - listed}`;
     };
     more.addEventListener("click", extend);
     extend();

@@ -359,7 +359,7 @@ def test_few_tab_stops_stand_before_the_first_row(look: Look, board: Path) -> No
     while page.evaluate("document.activeElement.closest('tbody') === null") and stops < 40:
         page.keyboard.press("Tab")
         stops += 1
-    assert stops <= 22
+    assert stops <= 23
     page.get_by_role("button", name="Rank").focus()
     page.keyboard.press("ArrowRight")
     page.keyboard.press("ArrowRight")

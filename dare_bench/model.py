@@ -7,7 +7,7 @@ import logging
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Any, Literal, Unpack
+from typing import Any, Unpack
 
 from dare_bench.errors import DareError, PromptError, UsageError
 from dare_bench.fingerprint import FileState, file_states
@@ -171,7 +171,7 @@ class Model:
         self,
         pairs: Iterable[tuple[Prompt, Target]],
         *,
-        estimator: Literal["auto", "exact", "reference"] = "auto",
+        estimator: str = "auto",
         seed: int = 0,
         max_rows: int | None = None,
         want_greedy: bool = True,
@@ -183,8 +183,9 @@ class Model:
 
         Args:
             estimator: ``auto`` (exact up to 7 target tokens, or 7 in every block where attention has blocks, or if the
-                model is autoregressive; else the reference's draws), ``exact``, ``reference``.
-            seed: seeds the published code's draws, for each pair.
+                model is autoregressive; else the reference's draws), ``exact``, ``reference``, ``fast`` (the same bound
+                in fewer passes) or parts of it, ``chain`` (docs/likelihoods.md).
+            seed: seeds the draws, for each pair.
             want_greedy: also decode for ``is_greedy``, a forward pass for each target token. False: it is None.
             fields: the family's fields by their users' names (``mc_num, batch_size``; LLaDA: ``cfg_scale``; Dream:
                 ``nll_type, log_type, sampling_eps, classifier_free_guidance``; families with blocks: ``block_length``).

@@ -28,6 +28,9 @@ DECODING: Mapping[str, tuple[type, str]] = {
 }
 """Decoding fields with their own flag: type and help text; all others are set by ``--gen-kwargs``."""
 
+ESTIMATOR = "Estimator of log-likelihoods: auto, exact, reference, fast (docs/likelihoods.md)."
+"""The help text of the likelihood field that has a flag."""
+
 _PAIRS = ("decoding", "likelihood", "model_args", "engine_args")
 
 
@@ -46,7 +49,7 @@ def run_fields(config: str | None, flags: Mapping[str, Any]) -> dict[str, Any]:
 
 def _from_file(config: str) -> dict[str, Any]:
     settings = read_yaml(config)
-    known = [*RunSpec.model_fields, *ALIASES, *DECODING]
+    known = [*RunSpec.model_fields, *ALIASES, *DECODING, "estimator"]
     try:
         for name, value in settings.items():
             if name not in known:
@@ -68,13 +71,17 @@ def _check_number(name: str, value: Any) -> None:
 
 
 def _plain(given: Mapping[str, Any]) -> dict[str, Any]:
-    """Resolve aliases, parse ``k=v`` texts, and collect decoding fields (a field's own flag wins over --gen-kwargs)."""
+    """Resolve aliases, parse ``k=v`` texts, and collect decoding fields (a field's own flag wins over --gen-kwargs) and
+    the estimator (likewise)."""
     fields: dict[str, Any] = {}
     decoding: dict[str, Any] = {}
+    likelihood: dict[str, Any] = {}
     for alias, value in given.items():
         name = ALIASES.get(alias, alias)
         if name in DECODING:
             decoding[name] = value
+        elif name == "estimator":
+            likelihood[name] = value
         elif name in _PAIRS:
             fields[name] = {**fields.get(name, {}), **parse_pairs(value)}
         elif name == "max_rows":
@@ -96,6 +103,8 @@ def _plain(given: Mapping[str, Any]) -> dict[str, Any]:
             fields[name] = value
     if decoding:
         fields["decoding"] = {**fields.get("decoding", {}), **decoding}
+    if likelihood:
+        fields["likelihood"] = {**fields.get("likelihood", {}), **likelihood}
     return fields
 
 

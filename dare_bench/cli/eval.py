@@ -13,7 +13,7 @@ from dare_bench.cli.flags import of_field, parameter, switch, takes
 from dare_bench.cli.guard import State
 from dare_bench.cli.plain import echo_error, echo_json, log_to_stderr
 from dare_bench.config import RunSpec
-from dare_bench.run_fields import DECODING, run_fields
+from dare_bench.run_fields import DECODING, ESTIMATOR, run_fields
 from dare_bench.runs.text import counted
 from dare_bench.types import CheckpointSettings
 
@@ -25,7 +25,9 @@ _PANELS: Mapping[str | None, str] = {
     "Engine": "engine engine_url engine_args",
     "Tasks": "tasks recipe harness num_fewshot limit repeats samples include_path data_dir apply_chat_template "
     "fewshot_as_multiturn system_instruction",
-    "Decoding (defaults come from the task and the family)": " ".join(["decoding", *DECODING, "likelihood"]),
+    "Decoding (defaults come from the task and the family)": " ".join(
+        ["decoding", *DECODING, "likelihood", "estimator"]
+    ),
     "Run": "seeds max_rows devices executor ray_address output_path fresh log_samples unsafe_no_sandbox dry_run json",
 }
 """The settings by the panel of the help, in its order."""
@@ -146,6 +148,8 @@ def setting(name: str, panel: str | None) -> inspect.Parameter:
     if name in DECODING:
         kind, text = DECODING[name]
         return parameter(name, kind, text, panel)
+    if name == "estimator":
+        return parameter(name, str, ESTIMATOR, panel)
     if name in _TEXT:
         return parameter(name, str, RunSpec.model_fields[name].description or "", panel, flags, **more)
     return of_field(name, RunSpec.model_fields[name], panel, flags, **more)

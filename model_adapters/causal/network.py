@@ -54,7 +54,7 @@ class CausalNetwork(OpenedNetwork):
                 raise DecodingError(
                     f"{self.spec.family} has no likelihood field {name!r}: its likelihoods are exact; leave it out"
                 )
-            if value not in (None, "auto", "exact"):
+            if value not in (None, "auto", "exact", "fast"):
                 raise DecodingError(f"estimator={brief(value)}: a causal model's likelihood is exact; use 'auto'")
         return {"estimator": "exact"}
 

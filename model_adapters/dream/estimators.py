@@ -56,10 +56,9 @@ class DreamEstimator(LikelihoodEstimator):
             )
         if nll != "mc" and log == "union":
             raise DecodingError(f"log_type='union' needs nll_type='mc'; with {nll!r} only ftb and btf are allowed")
-        if settings["batch_size"] < 1 or settings["mc_num"] < (nll == "mc"):
-            raise DecodingError(
-                f"mc_num={settings['mc_num']} and batch_size={settings['batch_size']} must be at least 1"
-            )
+        batch_size = settings.get("batch_size", 1)  # which fast has not
+        if batch_size < 1 or settings["mc_num"] < (nll == "mc"):
+            raise DecodingError(f"mc_num={settings['mc_num']} and batch_size={batch_size} must be at least 1")
         for name, low, high in (("sampling_eps", 0.0, 1.0), ("classifier_free_guidance", 1.0, float("inf"))):
             value = settings[name]
             if isinstance(value, bool) or not isinstance(value, int | float) or not low <= value < high:
@@ -73,7 +72,7 @@ class DreamEstimator(LikelihoodEstimator):
     def ending(
         self, context: int, target: Sequence[int], settings: Settings, text: bool, spec: ModelSpec
     ) -> tuple[list[int], int]:
-        if not text and settings["estimator"] != "auto":
+        if not text and settings["estimator"] in ("exact", "reference"):
             return [], 0
         if not text and target[-1] in spec.eos_ids:
             return [], 1
@@ -114,8 +113,8 @@ class DreamEstimator(LikelihoodEstimator):
         return [replace(masks, weights_M=masks.weights_M / total) if log == "union" else masks]
 
     def passes(self, context: int, target: int, settings: Settings) -> int:
-        if self.kind(context, target, settings) == "exact":
-            return (1 << target) - 1
+        if self.kind(context, target, settings) != "reference":
+            return super().passes(context, target, settings)
         if settings["nll_type"] != "mc":
             return context if settings["log_type"] == "btf" else target + 1  # strings get an EOS
         return max(int(settings["mc_num"]), int(settings["batch_size"]))

@@ -37,8 +37,10 @@ class ILLaDAEstimator(WholeTarget):
         super().check(settings)
         if not isinstance(settings["padd_eos"], bool):
             raise DecodingError(f"padd_eos={settings['padd_eos']!r} must be True or False")
-        if settings["llh"] == "confidence" and settings["estimator"] == "exact":
-            raise DecodingError("llh='confidence' has estimator='auto' or 'reference', not 'exact': it is no bound")
+        if settings["llh"] == "confidence" and settings["estimator"] not in ("auto", "reference"):
+            raise DecodingError(
+                f"llh='confidence' has estimator='auto' or 'reference', not {settings['estimator']!r}: it is no bound"
+            )
 
     def reveals(self, settings: Settings) -> bool:
         return settings["llh"] == "confidence"

@@ -92,10 +92,10 @@ def _forward(model: ScoredModel, work: Work, store: KVStore | None) -> None:
                 losses = nll_N[offset : offset + count]
             else:
                 losses = _losses(logits_NV[offset : offset + count], use.canvas.targets)
-            use.pair.losses[use.part][use.m] = losses.double().sum()
+            use.pair.losses[use.part][use.m, use.pair.parts[use.part].scores_Mn[use.m]] = losses.double()
         offset += count
     for use in (use for uses in work for use in uses):
-        if not bool(torch.isfinite(use.pair.losses[use.part][use.m])):
+        if not bool(torch.isfinite(use.pair.losses[use.part][use.m]).all()):
             raise ModelOutputError(_NOT_FINITE)
 
 

@@ -7,16 +7,28 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any, get_args
 
 from torch import Tensor
 
+from dare_bench.diffusion.controlled import (
+    PARTS,
+    canonical,
+    check_draws,
+    combine_controlled,
+    controlled_masks,
+    controlled_passes,
+    enumerates,
+    parts_of,
+)
 from dare_bench.diffusion.likelihood import (
     EXACT_LIMIT,
     Estimator,
     MaskDraws,
     block_masks,
     block_spans,
+    chain_masks,
     check_rounds,
     combine,
     combine_blocks,
@@ -43,6 +55,8 @@ class LikelihoodEstimator(ABC):
     """Fields that have one of these values."""
     reads_context: bool = False
     """Does the cost of a pair depend on its context?"""
+    controlled_draws: int = 16
+    """The default of ``mc_num`` for ``fast`` and its parts."""
     causal: bool = False
     """Is the target predicted from left to right, each token by the state before it, in one forward?"""
 
@@ -53,17 +67,24 @@ class LikelihoodEstimator(ABC):
             DecodingError: an unknown field, or an invalid value.
         """
         known = self.fields(spec)
+        if controlled := parts_of(str(fields.get("estimator"))) is not None and "mc_num" in known:
+            known.pop("batch_size", None)
+            known["mc_num"] = self.controlled_draws
+            fields = {**fields, "estimator": canonical(fields["estimator"])}
         for name in fields:
             if name not in known:
                 raise DecodingError(f"likelihood field {name!r} is not known here; fields are {', '.join(known)}")
         known |= {name: value for name, value in fields.items() if value is not None}
         for name, allowed in self.choices.items():
-            if known[name] not in allowed:
-                raise DecodingError(f"{name}={known[name]!r} is not known; {name}s are {', '.join(allowed)}")
+            if known[name] not in allowed and not (name == "estimator" and parts_of(str(known[name]))):
+                more = f", and {', '.join(PARTS)} joined by '+'" if name == "estimator" else ""
+                raise DecodingError(f"{name}={known[name]!r} is not known; {name}s are {', '.join(allowed)}{more}")
         for name in self.counts:
-            if isinstance(known[name], bool) or not isinstance(known[name], int):
+            if name in known and (isinstance(known[name], bool) or not isinstance(known[name], int)):
                 raise DecodingError(f"{name}={known[name]!r} must be a whole number")
         self.check(known)
+        if controlled:
+            check_draws(known["estimator"], known["mc_num"])
         return known
 
     @abstractmethod
@@ -71,15 +92,24 @@ class LikelihoodEstimator(ABC):
         """Raise DecodingError for invalid values, or combinations of them."""
 
     def kind(self, context: int, target: int, settings: Settings) -> str:
-        """``exact`` or ``reference``: the meaning of ``auto`` for these numbers of context and target tokens."""
-        kind = str(settings["estimator"])
+        """What computes these numbers of context and target tokens: the meaning of ``auto``, and ``exact`` where
+        enumerating takes no more forwards than ``fast``."""
+        kind, longest = str(settings["estimator"]), max(map(len, self.spans(context, target, settings)))
         if kind == "auto":
-            return "exact" if self.longest(context, target, settings) <= EXACT_LIMIT else "reference"
-        return kind
+            return "exact" if longest <= EXACT_LIMIT else "reference"
+        return "exact" if parts_of(kind) and enumerates(longest, settings["mc_num"]) else kind
 
-    def longest(self, context: int, target: int, settings: Settings) -> int:
-        """The largest number of tokens whose masks an exact estimate enumerates together."""
-        return target
+    def spans(self, context: int, target: int, settings: Settings) -> list[range]:
+        """The parts of the target, counted from its first token, whose bounds are summed."""
+        return [range(target)]
+
+    def masks(self, context: int, target: int, settings: Settings, seed: int, visible: int = 0) -> list[MaskDraws]:
+        """The masks of ``fast`` and its parts, else :meth:`draws`."""
+        kind = settings["estimator"]
+        if parts_of(kind) is None:
+            return self.draws(context, target, settings, seed, visible)
+        spans = self.spans(context, target - visible, settings)
+        return [controlled_masks(len(span), settings["mc_num"], kind, seed, span.start) for span in spans]
 
     def ending(
         self, context: int, target: Sequence[int], settings: Settings, text: bool, spec: ModelSpec
@@ -95,15 +125,19 @@ class LikelihoodEstimator(ABC):
     def draws(self, context: int, target: int, settings: Settings, seed: int, visible: int = 0) -> list[MaskDraws]:
         """The masks, one set for each part of the sum (a block each where the family has blocks).
 
-        The last ``visible`` tokens of the target stay visible. ``settings["estimator"]`` is ``exact`` or ``reference``.
+        The last ``visible`` tokens of the target stay visible. ``settings["estimator"]`` is a :meth:`kind`, none of
+        ``fast``.
 
         Raises:
             DecodingError: more tokens than can be enumerated. PromptError: nothing to mask.
         """
 
-    @abstractmethod
     def passes(self, context: int, target: int, settings: Settings) -> int:
         """Upper bound of the forwards of one pair, without guidance."""
+        kind, sizes = self.kind(context, target, settings), map(len, self.spans(context, target, settings))
+        if parts_of(kind):
+            return sum(controlled_passes(size, settings["mc_num"]) for size in sizes)
+        return sum((1 << size) - 1 if kind == "exact" else int(settings["mc_num"]) for size in sizes)
 
     def reveals(self, settings: Settings) -> bool:
         """Is each masked token of the target revealed when it is the most probable one, in a forward of its own?"""
@@ -117,8 +151,14 @@ class LikelihoodEstimator(ABC):
         """The columns that are masked in the unconditional half of a guided pair."""
         return range(context)
 
+    def estimate(self, parts: Sequence[MaskDraws], losses: Sequence[Tensor]) -> tuple[float, float]:
+        """(log-likelihood, standard error) in nats from the losses of each part's scored tokens, float64 [M, n]."""
+        if any(parts_of(part.estimator) for part in parts):
+            return combine_controlled(parts, losses)
+        return self.combine(parts, [loss_Mn.sum(1) for loss_Mn in losses])
+
     def combine(self, parts: Sequence[MaskDraws], losses: Sequence[Tensor]) -> tuple[float, float]:
-        """(log-likelihood, standard error) in nats from the losses of each part's draws."""
+        """(log-likelihood, standard error) in nats from the summed losses of each part's draws."""
         return combine(parts[0], losses[0])
 
 
@@ -133,14 +173,11 @@ class WholeTarget(LikelihoodEstimator):
         return shared | ({"cfg_scale": 0.0} if self.guided else {})
 
     def check(self, settings: Settings) -> None:
-        check_rounds(settings["mc_num"], settings["batch_size"])
+        if "batch_size" in settings:  # which fast has not
+            check_rounds(settings["mc_num"], settings["batch_size"])
 
     def draws(self, context: int, target: int, settings: Settings, seed: int, visible: int = 0) -> list[MaskDraws]:
         return [draw(target, dict(settings), seed)]
-
-    def passes(self, context: int, target: int, settings: Settings) -> int:
-        exact = self.kind(context, target, settings) == "exact"
-        return (1 << target) - 1 if exact else int(settings["mc_num"])
 
     def guidance(self, settings: Settings) -> float:
         return float(settings.get("cfg_scale", 0.0))
@@ -151,10 +188,13 @@ class Blockwise(LikelihoodEstimator):
 
     Blocks are counted from column 0; context tokens of the target's first block are visible and never masked.
     ``reference`` is the estimator of EBPO (LLaDA2.1 report, arXiv 2602.08676); no published code scores pairs with
-    these families.
+    these families. ``chain`` is another quantity: the probability of decoding each block from left to right, which
+    takes a forward for each token.
     """
 
+    choices: Mapping[str, tuple[str, ...]] = {"estimator": (*get_args(Estimator), "chain")}
     counts = ("mc_num", "block_length")
+    controlled_draws = 8
     reads_context = True
 
     def fields(self, spec: ModelSpec) -> dict[str, Any]:
@@ -165,21 +205,20 @@ class Blockwise(LikelihoodEstimator):
             if settings[name] < 1:
                 raise DecodingError(f"{name}={settings[name]} must be at least 1")
 
-    def longest(self, context: int, target: int, settings: Settings) -> int:
-        return max(map(len, block_spans(context, target, settings["block_length"])))
+    def spans(self, context: int, target: int, settings: Settings) -> list[range]:
+        return block_spans(context, target, settings["block_length"])
 
     def draws(self, context: int, target: int, settings: Settings, seed: int, visible: int = 0) -> list[MaskDraws]:
-        spans = block_spans(context, target, settings["block_length"])
+        spans = self.spans(context, target, settings)
+        if settings["estimator"] == "chain":
+            return [replace(chain_masks(len(span), start=span.start), estimator="chain") for span in spans]
         if settings["estimator"] == "exact":
             return enumerate_blocks(spans, settings["block_length"])
         return block_masks(spans, settings["mc_num"], seed)
 
     def passes(self, context: int, target: int, settings: Settings) -> int:
-        spans = block_spans(context, target, settings["block_length"])
         clean = int(context + target > settings["block_length"])
-        if self.kind(context, target, settings) == "exact":
-            return clean + sum((1 << len(span)) - 1 for span in spans)
-        return clean + int(settings["mc_num"]) * len(spans)
+        return clean + (target if settings["estimator"] == "chain" else super().passes(context, target, settings))
 
     def combine(self, parts: Sequence[MaskDraws], losses: Sequence[Tensor]) -> tuple[float, float]:
         return combine_blocks(parts, losses)

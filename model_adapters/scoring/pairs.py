@@ -21,8 +21,8 @@ from dare_bench.types import Likelihood, Request
 @dataclass(eq=False)
 class ScoredPair:
     """``target`` is what is scored; ``ending`` are tokens at its end that the estimator has added. ``parts`` are its
-    masks, one set a block where there are blocks, and none if no value is wanted; ``losses`` are the summed losses of
-    each part's draws, float64 [M]."""
+    masks, one set a block where there are blocks, and none if no value is wanted; ``losses`` are the losses of each
+    part's scored tokens, float64 [M, n], 0 elsewhere."""
 
     request: Request
     context: list[int]
@@ -42,7 +42,7 @@ class ScoredPair:
     """Different canvases that the network saw of this pair."""
 
     def __post_init__(self) -> None:
-        self.losses = [torch.zeros(len(part.weights_M), dtype=torch.float64) for part in self.parts]
+        self.losses = [torch.zeros(part.masks_Mn.shape, dtype=torch.float64) for part in self.parts]
         self.whole = [*self.context, *self.target]
         self.guidance = self.estimator.guidance(self.settings)
 
@@ -72,7 +72,7 @@ class ScoredPair:
 
     def likelihood(self, seconds: float, weights_version: int = 0) -> Likelihood:
         """The answer, when all losses are there."""
-        value, stderr = self.estimator.combine(self.parts, self.losses)
+        value, stderr = self.estimator.estimate(self.parts, self.losses)
         exact = all(part.round_size == 0 for part in self.parts)
         alike = all(part.round_size == 0 or part.masks_Mn.shape[1] == 1 for part in self.parts)
         passes = self.canvases + (self.clean > 0) + self.greedy_turns
@@ -81,8 +81,10 @@ class ScoredPair:
             stderr=stderr,
             is_greedy=self.is_greedy,
             nfe=passes * (2 if self.guidance > 0 else 1),
-            estimator=self.parts[0].estimator,
-            draws=sum(map(len, self.losses)) if exact else len(self.losses[0]),
+            estimator=next((p.estimator for p in self.parts if p.round_size), self.parts[0].estimator),
+            draws=sum(map(len, self.losses))
+            if exact
+            else max(part.round_size and len(part.masks_Mn) for part in self.parts),
             target_tokens=len(self.answer),
             prompt_tokens=len(self.context),
             tier="E1" if exact or alike else "E2",
@@ -189,5 +191,5 @@ def make_pair(model: ScoredModel, request: Request) -> ScoredPair:
             f"the model's context limit is {spec.context_limit}"
         )
     target = [*target, *ending]
-    parts = estimator.draws(len(context), len(target), {**settings, "estimator": kind}, request.seed, visible)
+    parts = estimator.masks(len(context), len(target), {**settings, "estimator": kind}, request.seed, visible)
     return ScoredPair(request, context, target, len(ending), estimator, settings, parts, spec.predicts == "next")

@@ -58,5 +58,4 @@ def _reveal(losses: Losses, work: Work, hidden: dict[int, list[int]]) -> None:
     losses_N = losses(canvases)
     for (use,), losses_n in zip(work, losses_N.split([len(canvas.scored) for canvas in canvases]), strict=True):
         least = int(losses_n.argmin())
-        use.pair.losses[0][use.m] = losses_n[least].double()
-        del hidden[id(use.pair)][least]
+        use.pair.losses[0][use.m, hidden[id(use.pair)].pop(least)] = losses_n[least].double()

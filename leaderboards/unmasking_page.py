@@ -84,7 +84,7 @@ def scenes(context: Context) -> list[Scene]:
 def _traced(entries: Sequence[BoardEntry], task: str) -> list[RunScore]:
     """The scores of runs with traces, best first."""
     known = [RunScore(score, entry) for entry in entries if (score := entry.score(task)) is not None]
-    traced = [own for own in known if task in own.entry.files and own.entry.files[task][1] is not None]
+    traced = [own for own in known if own.entry.status != "running" and own.entry.files.get(task, (None, None))[1]]
     return sorted(traced, key=lambda own: -own.score.value * (-1 if own.score.higher_is_better is False else 1))
 
 
@@ -110,30 +110,32 @@ def _two_settings(traced: Sequence[RunScore]) -> tuple[RunScore, RunScore] | Non
 
 
 def _write(site: Site, chosen: Sequence[Scene]) -> None:
-    shown = [(scene, document) for scene in chosen if (document := _document(scene)) is not None]
+    shown = [(scene, document) for scene in chosen if (document := _document(site, scene)) is not None]
     site.page(PLACE, "gallery.html.j2", scenes=shown)
 
 
-def _document(scene: Scene) -> dict[str, Any] | None:
+def _document(site: Site, scene: Scene) -> dict[str, Any] | None:
     """The first document of which both runs have a trace: question, target and both answers."""
     first, second = scene.sides
     with suppress(DareError, KeyError):
         others = second.open().require_index(scene.task)
         for document in islice(first.open().require_index(scene.task), TRIED):
-            sides = [_side(first, document)]
+            sides = [_side(site, first, document)]
             with suppress(DareError, KeyError):
-                sides.append(_side(second, others.document(document.doc_id)))
+                sides.append(_side(site, second, others.document(document.doc_id)))
             if len(sides) == 2 and all(sides):
                 view = document_view(document)
                 return {"question": question_of(document, view), "target": view.target, "sides": sides}
     return None
 
 
-def _side(entry: BoardEntry, document: Document) -> SceneSide | None:
+def _side(site: Site, entry: BoardEntry, document: Document) -> SceneSide | None:
     order = next((answer.order for answer in document_view(document).answers if answer.order), None)
     if order is None or not order.pieces or not order.steps:
         return None
     page = f"runs/{entry.slug}/samples/{slug(document.task)}/1.html#{anchor(document.doc_id)}"
+    if f"samples {entry.slug} {document.task}" not in site.parts:  # its pages could not be written
+        page = entry.page
     return SceneSide(entry, order, page, PageBudget())
 
 
@@ -144,19 +146,19 @@ def strip(site: Site, context: Context) -> list[dict[str, Any]]:
     shown: dict[str, dict[str, Any]] = {}
     for entry in [*(row.main for row in rows), *reversed(context.entries)]:
         task = next((task for task, (_, traces) in entry.files.items() if traces is not None), None)
-        if task is None or entry.family in shown or len(shown) == FAMILIES:
+        if task is None or entry.status == "running" or entry.family in shown or len(shown) == FAMILIES:
             continue
         inputs = _state(entry, task)
-        facts = site.part(f"canvas {entry.slug} {task}", inputs, partial(_canvas, entry, task))
+        facts = site.part(f"canvas {entry.slug} {task}", inputs, partial(_canvas, site, entry, task))
         if facts:
             shown[entry.family] = {**facts, "family": entry.family, "page": entry.checkpoint_page, "task": task}
     return list(shown.values())
 
 
-def _canvas(entry: BoardEntry, task: str) -> dict[str, Any]:
+def _canvas(site: Site, entry: BoardEntry, task: str) -> dict[str, Any]:
     with suppress(DareError, KeyError):
         for document in islice(entry.open().require_index(task), TRIED):
-            if (side := _side(entry, document)) is not None:
+            if (side := _side(site, entry, document)) is not None:
                 pieces = side.order.pieces[:STRIP_POSITIONS]
                 steps = max((piece.step or 0 for piece in pieces), default=0)
                 if steps:

@@ -21,6 +21,7 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
     make_run(root, "random", documents="same", tasks={"dare_sudoku": 0.5}, decoding=random)
     dream = make_run(root, "dream", model="tiny-dream", content="dd" * 32, tasks={"dare_sudoku": 0.8}, documents="same")
     alter(dream, model__family="dream")
+    make_run(root, "unfinished", model="m", content="ee" * 32, documents="same", done=False)  # it has no sample pages
     build(root, out)
     return out
 

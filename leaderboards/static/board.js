@@ -167,7 +167,9 @@
       const place = cells[number][0];
       place.textContent = band ? [...new Set(band)].join("–") : "–";
       place.parentNode.classList.toggle("off", !band);
+      if (withBars >= 0) cells[number][withBars].classList.remove("ranks");
       if (withBars >= 0) cells[number][withBars].querySelector(".bar")?.remove();
+      if (at >= 0 && score?.value != null) cells[number][at].classList.add("ranks");
       if (at >= 0 && score?.is_share && score.lo != null) drawInterval(cells[number][at], score);
     });
     withBars = at;

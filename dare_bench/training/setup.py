@@ -105,7 +105,10 @@ def refuse_early(spec: TrainSpec, memory: RowTable | None = None) -> None:
     options: dict[str, Any] = {}
     if "options" in entry.about:
         valid = valid_options(spec.method, options_of(entry), spec.options)
-        refuse_unknown_fields(getattr(valid, "rollout", {}), recorded=True)
+        try:
+            refuse_unknown_fields(getattr(valid, "rollout", {}), recorded=True)
+        except UsageError as error:
+            raise type(error)(f"the rollout of {spec.method}: {error}") from error
         options = valid.model_dump(mode="json", include=set(spec.options) - _RESOLVED)
     settings = {name: v for name, v in _defining(spec).items() if v is not None or name not in _RESOLVED}
     folder.refuse_other(Path(spec.output_path), settings, options)

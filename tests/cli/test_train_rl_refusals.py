@@ -47,7 +47,10 @@ def train(out: Path, **more: Any) -> Any:
         ({"model": "tiny-llada2-base", "family": "llada2.1"}, r"rewrites tokens .*give --rollout editing=false"),
         ({"model": "tiny-sdar-base", "rollout": {"strategy": {"name": "edit"}}}, "edit"),
         ({"temperature": 0.0}, "temperature=0.0"),
-        ({"rollout": {"temperatur": 1}}, "the rollout of cj_grpo: .*no decoding field 'temperatur'; closest: temperat"),
+        (
+            {"rollout": {"temperatur": 1}},
+            "the rollout of cj_grpo: no model family has a decoding field 'temperatur'; closest: temperat",
+        ),
         ({"rollout": {"block_length": 3}}, "the rollout of cj_grpo: .*block_length"),
         ({"rollout": {"temperature": 0.5}}, "temperature is set by --temperature; give that instead"),
         ({"rollout": {"gen_length": 8}}, "gen_length is set by --max-completion-length; give that instead"),

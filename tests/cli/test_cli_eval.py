@@ -38,6 +38,12 @@ def call(capsys: pytest.CaptureFixture[str], *words: str) -> tuple[int, str, str
     return (code if isinstance(code, int) else 0 if code is None else 1), out, err
 
 
+def test_the_estimator_has_a_flag_of_its_own() -> None:
+    flags = {"likelihood": "estimator=exact,mc_num=8", "estimator": "fast"}
+    for given in (flags, dict(reversed(flags.items()))):
+        assert run_fields(None, given)["likelihood"] == {"estimator": "fast", "mc_num": 8}
+
+
 EVAL = ("eval", "--model", "toy", "--harness", "toy", "--tasks", "toygen,toychoice", "--limit", "3")
 
 

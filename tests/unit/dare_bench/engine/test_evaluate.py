@@ -82,6 +82,7 @@ def test_order_of_tasks_rows_and_place_are_no_part_of_the_run(tmp_path: Path) ->
         {"decoding": {"temperature": 0.5}},
         {"decoding": {"eos_id": 5}},
         {"likelihood": {"mc_num": 8}},
+        {"likelihood": {"estimator": "fast"}},
         {"seeds": 7},
         {"tasks": "toygen"},
         {"num_fewshot": 1},

@@ -1,0 +1,148 @@
+"""The noise of likelihood estimators against their forward passes, on multiple-choice documents.
+
+    python scripts/bench/likelihoods.py [--model tiny-llada-base] [--data-dir DIR] [--documents 2] [--seeds 8]
+        [--estimators reference:16,reference:32,fast:16] [--picture docs/likelihoods.svg]
+
+Every choice is scored with several seeds. Printed for each estimator and number of draws: forward passes per choice,
+the standard deviation of a likelihood over seeds and of the difference of two choices of a document, the reported
+standard error as a share of the first, and how many times fewer passes it needs than the first estimator for equal
+errors of differences. DIR contains HellaSwag and ARC with a manifest (docs/data.md).
+"""
+
+from __future__ import annotations
+
+import argparse
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import torch
+from torch import Tensor
+
+import dare_bench
+from dare_bench.config import run_spec
+from dare_bench.harness import task_source
+from dare_bench.protocols import LoadedModel
+from dare_bench.types import Request
+
+ROOT = Path(__file__).parents[2]
+ESTIMATORS = "reference:16,reference:32,reference:64,pairs:8,pairs:16,pairs:32,fast:8,fast:16,fast:32"
+COLORS = {"reference": "#b3541e", "pairs": "#7a7a7a", "fast": "#1f6f8b"}
+
+
+@dataclass(frozen=True)
+class Noise:
+    """An estimator's passes per choice, and standard deviations in nats."""
+
+    estimator: str
+    draws: int
+    passes: float
+    spread: float
+    reported: float
+    difference: float
+
+    @property
+    def cost(self) -> float:
+        """Passes for a standard deviation of 1 nat of a difference."""
+        return self.passes * self.difference**2
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--model", default="tiny-llada-base")
+    parser.add_argument("--data-dir", default=str(ROOT / "tests/data/bench"))
+    parser.add_argument("--tasks", default="hellaswag,arc_challenge")
+    parser.add_argument("--documents", type=int, default=2, help="of each task")
+    parser.add_argument("--seeds", type=int, default=8)
+    parser.add_argument("--estimators", default=ESTIMATORS)
+    parser.add_argument("--picture", type=Path)
+    args = parser.parse_args()
+    model = dare_bench.load(args.model).loaded
+    spec = run_spec(model=args.model, tasks=args.tasks, limit=args.documents, num_fewshot=0, data_dir=args.data_dir)
+    requests = [request for request in task_source("lm-eval")(spec, model).requests() if request.kind == "score"]
+    measured: list[Noise] = []
+    for item in args.estimators.split(","):
+        name, _, draws = item.partition(":")
+        noise = measure(model, requests, name, int(draws), args.seeds)
+        measured.append(noise)
+        print(
+            f"{name:12} {noise.draws:4} draws  {noise.passes:6.1f} passes  sd {noise.spread:6.3f}  of differences "
+            f"{noise.difference:6.3f}  reported / sd {noise.reported / noise.spread:.2f}  "
+            f"{measured[0].cost / noise.cost:5.1f}x fewer passes than {measured[0].estimator}",
+            flush=True,
+        )
+    if args.picture is not None:
+        args.picture.write_text(picture(measured), encoding="utf-8")
+
+
+def measure(model: LoadedModel, requests: Sequence[Request], name: str, draws: int, seeds: int) -> Noise:
+    """The noise of one estimator over seeds."""
+    fields = {"estimator": name, "mc_num": draws}
+    copies = [
+        replace(request, key=f"{place}/{seed}", seed=request.seed + seed, decoding=fields, want_greedy=False)
+        for seed in range(seeds)
+        for place, request in enumerate(requests)
+    ]
+    answers = {sample.request.key: sample.answer for sample in model.score(copies)}
+    rows = [[answers[f"{place}/{seed}"] for seed in range(seeds)] for place in range(len(requests))]
+    values_CS = torch.tensor([[answer.value for answer in row] for row in rows], dtype=torch.float64)
+    errors_CS = torch.tensor([[answer.stderr for answer in row] for row in rows], dtype=torch.float64)
+    documents: dict[tuple[str, str], list[Tensor]] = {}
+    for request, values_S in zip(requests, values_CS, strict=True):
+        documents.setdefault((request.task, str(request.doc_id)), []).append(values_S)
+    variances = [
+        float((one - other).var())
+        for choices in documents.values()
+        for place, one in enumerate(choices)
+        for other in choices[:place]
+    ]
+    passes = sum(answer.nfe for row in rows for answer in row) / len(copies)
+    spread = math.sqrt(float(values_CS.var(1).mean()))
+    difference = math.sqrt(sum(variances) / len(variances))
+    return Noise(name, draws, passes, spread, math.sqrt(float(errors_CS.square().mean())), difference)
+
+
+def picture(measured: Sequence[Noise]) -> str:
+    """Error of differences against passes, both logarithmic, as SVG."""
+    width, height, left, top, right, bottom = 640, 360, 64, 20, 600, 310
+    passes = [math.log2(noise.passes) for noise in measured]
+    errors = [math.log2(noise.difference) for noise in measured]
+    low_x, high_x, low_y, high_y = min(passes) - 0.3, max(passes) + 0.3, min(errors) - 0.2, max(errors) + 0.2
+
+    def place(x: float, y: float) -> tuple[float, float]:
+        return (
+            left + (x - low_x) / (high_x - low_x) * (right - left),
+            bottom - (y - low_y) / (high_y - low_y) * (bottom - top),
+        )
+
+    lines = [
+        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width} {height}" '
+        'font-family="sans-serif" font-size="13">',
+        f'<rect width="{width}" height="{height}" fill="white"/>',
+        f'<path d="M{left} {top}V{bottom}H{right}" fill="none" stroke="#333"/>',
+        f'<text x="{(left + right) / 2}" y="{height - 12}" text-anchor="middle">forward passes per choice</text>',
+        f'<text transform="translate(18 {(top + bottom) / 2}) rotate(-90)" text-anchor="middle">'
+        "sd of the difference of two choices, nats</text>",
+    ]
+    for exponent in range(math.ceil(low_x), math.floor(high_x) + 1):
+        x, _ = place(exponent, low_y)
+        lines.append(f'<text x="{x:.0f}" y="{bottom + 18}" text-anchor="middle">{2**exponent}</text>')
+    for exponent in range(math.ceil(low_y), math.floor(high_y) + 1):
+        _, y = place(low_x, exponent)
+        lines.append(f'<text x="{left - 8}" y="{y + 4:.0f}" text-anchor="end">{2.0**exponent:g}</text>')
+        lines.append(f'<path d="M{left} {y:.0f}H{right}" stroke="#ddd"/>')
+    for name in dict.fromkeys(noise.estimator for noise in measured):
+        color = COLORS.get(name, "#333")
+        dots = [place(x, y) for x, y, noise in zip(passes, errors, measured, strict=True) if noise.estimator == name]
+        lines.append(
+            f'<polyline fill="none" stroke="{color}" points="{" ".join(f"{x:.0f},{y:.0f}" for x, y in dots)}"/>'
+        )
+        lines += [f'<circle cx="{x:.0f}" cy="{y:.0f}" r="4" fill="{color}"/>' for x, y in dots]
+        x, y = dots[0]
+        lines.append(f'<text x="{x + 8:.0f}" y="{y - 8:.0f}" fill="{color}">{name}</text>')
+    return "\n".join([*lines, "</svg>"]) + "\n"
+
+
+if __name__ == "__main__":
+    main()

@@ -24,7 +24,7 @@ import dare_bench
 from dare_bench.config import run_spec
 from dare_bench.harness import task_source
 from dare_bench.protocols import LoadedModel
-from dare_bench.types import Request
+from dare_bench.types import Likelihood, Request
 
 ROOT = Path(__file__).parents[2]
 ESTIMATORS = "reference:16,reference:32,reference:64,pairs:8,pairs:16,pairs:32,fast:8,fast:16,fast:32"
@@ -84,7 +84,11 @@ def measure(model: LoadedModel, requests: Sequence[Request], name: str, draws: i
         for seed in range(seeds)
         for place, request in enumerate(requests)
     ]
-    answers = {sample.request.key: sample.answer for sample in model.score(copies)}
+    answers: dict[str, Likelihood] = {}
+    for sample in model.score(copies):
+        if not isinstance(sample.answer, Likelihood):
+            raise SystemExit(f"{name}:{draws}: {sample.error}")
+        answers[sample.request.key] = sample.answer
     rows = [[answers[f"{place}/{seed}"] for seed in range(seeds)] for place in range(len(requests))]
     values_CS = torch.tensor([[answer.value for answer in row] for row in rows], dtype=torch.float64)
     errors_CS = torch.tensor([[answer.stderr for answer in row] for row in rows], dtype=torch.float64)

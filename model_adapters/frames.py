@@ -140,7 +140,7 @@ class StepFrame:
         self.view = replace(copied_view, view=replace(copied_view.view, gathered=gathered))
         plan = Plan((pack.plan.tokens,))  # without the rows, which differ: attention knows them from the view alone
         plan.once(("padded", state.canvas_T.device), lambda: self.view)
-        self.state: DeviceState = replace(copy, pack=replace(copy.pack, plan=plan, commits=()), rows=[])
+        self.state: DeviceState = replace(copy, pack=replace(copy.pack, plan=plan), rows=[])
         self.lent_to: ReferenceType[DeviceState] = ref(state)
         self.forward: Forward = partial(step, self.state, network)
 

@@ -23,6 +23,7 @@ from dare_bench.model_adapters.sampling.draws import Draws, NoiseRule
 from dare_bench.model_adapters.sampling.records import Decision, Offer, Positions
 from dare_bench.model_adapters.sampling.sampler import Sampler
 from dare_bench.model_adapters.sampling.state import RowState
+from dare_bench.model_adapters.sampling.strategies.timed import UNIT
 from dare_bench.model_adapters.sampling.strategies.wrapped import WrappedStrategy
 
 Noise = tuple[Tensor | None, Tensor | None]
@@ -206,7 +207,7 @@ def _origin(row: RowState, generator: torch.Generator, vocab: int, due: int) -> 
     order = torch.rand(count, generator=generator)
     if row.sampler.tokens.temperature == 0:
         return None, order
-    moved = order < row.sampler.strategy.ratio_S[row.step]  # type: ignore[attr-defined]
+    moved = order < due * UNIT
     token = torch.ones((count, vocab))
     token[moved] = _exponential((int(moved.sum()), vocab), generator)
     return token, order

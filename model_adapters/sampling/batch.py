@@ -146,7 +146,7 @@ class ActiveRows:
         if self.recorder is not None:
             self.recorder.observe(self.device, positions, decision)
         if self.cache is not None:
-            self.cache.committed(pack.commits)
+            self.cache.committed()
         if pack.fresh or not pack.whole:
             self.device.pack = None
             for row in self.rows:  # windows of cached blocks depend on whether a row is at its first forward
@@ -178,9 +178,9 @@ class ActiveRows:
 
     def abandon(self) -> None:
         """The forward failed: its pack is built again."""
+        if self.cache is not None:
+            self.cache.abandoned()
         if self.device.pack is not None:
-            if self.cache is not None:
-                self.cache.abandoned(self.device.pack.commits)
             self.device.pack = None
             for row in self.rows:
                 if row.stream is not None:

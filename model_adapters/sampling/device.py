@@ -195,7 +195,7 @@ class DeviceState:
             self.post_steps_R.copy_(positions.post_steps_R)
         self.step_R += self.going_R
         self.forward_R += self.going_R
-        self.going_R &= ~done_R
+        self.going_R.masked_fill_(done_R, False)  # as all above, without memory: the canvases are written
 
     def read(self, tokens: int) -> dict[str, Tensor]:
         """What the host reads, by name, in one copy: of the first state of rows, whose canvases have so many tokens. A

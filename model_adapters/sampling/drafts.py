@@ -108,8 +108,7 @@ class Drafts:
         self.forward_R.copy_(device.forward_R).sub_(1)
         reached: list[Tensor] = []
         try:
-            self._verify(device)
-            reached = self._states(device)
+            reached = self._verify(device)
             self._draft(device, logits_NV)
         except BaseException as error:
             if not out_of_memory(error):
@@ -121,25 +120,28 @@ class Drafts:
             self._by_state(device.going_R)[1:].fill_(False)
             self.drafted_R.zero_()
 
-    def _verify(self, device: DeviceState) -> None:
-        """Find which drafts were right, and move all states of a row to the last one that was reached."""
+    def _verify(self, device: DeviceState) -> list[Tensor]:
+        """Find which drafts were right, and move all states of a row to the last one that was reached, which is
+        returned. If memory runs out, nothing has changed."""
         wrong_DC = self._by_state(device.canvas_T)[:-1] != self._by_state(self.draft_T)[1:]
         wrong_DF = torch.zeros_like(self._by_state(self.forward_R)[1:]).index_add_(1, self.row_C, wrong_DC.long()) > 0
         going_DF = self._by_state(device.going_R) & ~(self._ended(device) & self.stops_F)
         right_DF = self._by_state(self.drafted_R)[1:] & going_DF[:-1] & ~wrong_DF
         last_F = right_DF.long().cumprod(0).sum(0)
-        reached = [self._by_state(x)[last_F, torch.arange(len(last_F), device=last_F.device)] for x in _tables(device)]
         canvas_C = self._by_state(device.canvas_T).gather(0, last_F[self.row_C][None])[0]
+        row_F = torch.arange(len(last_F), device=last_F.device)
+        reached = [canvas_C, *(self._by_state(x)[last_F, row_F] for x in _tables(device))]
         near_F = None
         if device.ties is not None:  # in a step of the row
             is_step_DF = torch.arange(self.states, device=last_F.device)[:, None] <= last_F
             near_F = (self._by_state(device.ties.near_R) & is_step_DF).any(0)
-        # Nothing has changed so far, and nothing below needs memory.
+        # Nothing below needs memory.
         self.last_F.copy_(last_F)
         self.saved_F.add_(last_F)
-        self._place(device, [canvas_C, *reached])
+        self._place(device, reached)
         if device.ties is not None and near_F is not None:
             self._by_state(device.ties.near_R.zero_())[0].copy_(near_F)
+        return reached
 
     def _ended(self, device: DeviceState) -> Tensor:
         """Has the block an EOS behind the prompt? bool [D, F]."""

@@ -15,7 +15,7 @@ from torch.nn.functional import pad
 
 from dare_bench.diffusion.plan import Cached, Filled, Plan
 from dare_bench.model_adapters.sampling.buckets import LEAST_ROW, LEAST_TOKENS, MANY_TOKENS, Sizes, bucket
-from dare_bench.model_adapters.sampling.row_cache import Commit, RowCache
+from dare_bench.model_adapters.sampling.row_cache import RowCache
 from dare_bench.model_adapters.sampling.state import RowState
 from dare_bench.model_adapters.upload import mapped, uploaded
 
@@ -69,7 +69,6 @@ class Pack:
     fresh: bool
     masks_outside_R: Tensor | None
     hidden_T: Tensor | None
-    commits: Sequence[Commit]
     whole: bool
     first: Candidates | None
 
@@ -105,9 +104,9 @@ class Packer:
         packed += [(state, i) for state in range(1, self.states) for i in order if rows[i].opened]
         number = [i for _, i in packed]
         lengths = [spans[i][1] - spans[i][0] for i in number]
-        cached, commits = None, list[Commit]()
+        cached = None
         if self.cache is not None and any(row.cache.used for row in rows):
-            cached, commits = self.cache.access([rows[i] for i in number], [spans[i] for i in number])
+            cached = self.cache.access([rows[i] for i in number], [spans[i] for i in number])
         plan = self._plan(number, spans, cached)
         column_T, count = plan.positions(), sum(lengths)
         begin_R = torch.tensor([self.offsets[i] + self.canvas * state for state, i in packed])
@@ -136,7 +135,6 @@ class Packer:
             fresh=cached is not None and (not cached.steady or self.followed),
             masks_outside_R=self._masks_outside(spans) if self.followed else None,
             hidden_T=hidden_T,
-            commits=commits,
             whole=len(packed) == self.states * len(rows),
             first=first,
         )

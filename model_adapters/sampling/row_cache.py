@@ -35,6 +35,8 @@ class RowCache:
     def __init__(self, network: Any, device: torch.device) -> None:
         self.store = KVStore(network.arch, FIRST_SLOTS, device, next(network.parameters()).dtype)
         self.pool = PagePool(FIRST_SLOTS, self.store.grow)
+        self.commits: list[Commit] = []
+        """Of the forward that is packed."""
 
     def admit(self, row: RowState) -> bool:
         """Give a row the pages of its prompt that are shared. False: another row is about to commit the next one."""
@@ -42,44 +44,42 @@ class RowCache:
             return True
         return self.pool.admit(row.pages, row.canvas[: row.begin].tolist(), row.sampler.block_length)
 
-    def access(self, rows: Sequence[RowState], spans: Sequence[tuple[int, int]]) -> tuple[Cached, list[Commit]]:
+    def access(self, rows: Sequence[RowState], spans: Sequence[tuple[int, int]]) -> Cached:
         """The reads of all rows, whose windows are packed in this order, and the writes of those that commit; allocates
-        slots."""
+        slots, which :meth:`committed` or :meth:`abandoned` follows."""
         at, to, place = [], [], 0
-        commits: list[Commit] = []
         for row, (start, stop) in zip(rows, spans, strict=True):
             low, high = row.cache.writes(row)
             if high > low:
-                slots, pages = self._slots(row, low, high)
+                to.append(self._slots(row, low, high))
                 at.append(torch.arange(place + low - start, place + high - start))
-                to.append(slots)
-                if row.cache.shared:
-                    commits.append(Commit(row, pages, block=high > row.begin))
             place += stop - start
         none = torch.zeros(0, dtype=torch.long)
-        cached = Cached(
+        return Cached(
             self.store,
             tuple(row.cache.reads(row) for row in rows),
             torch.cat(at) if at else none,
             torch.cat(to) if to else none,
             steady=not to and all(row.opened for row in rows),
         )
-        return cached, commits
 
-    def _slots(self, row: RowState, low: int, high: int) -> tuple[Tensor, list[CachePage]]:
+    def _slots(self, row: RowState, low: int, high: int) -> Tensor:
         """Slots of the columns to write, int64 [E]: shared caches commit new pages and may overwrite those of the
         block, the others overwrite their pages."""
         if row.cache.shared:
             length = row.sampler.block_length
-            pages = [self.pool.take(count) for count in page_sizes(row.begin - low, length)]
+            self.commits.append(Commit(row, pages := [], block=high > row.begin))
+            for count in page_sizes(row.begin - low, length):
+                pages.append(self.pool.take(count))
             slots = torch.tensor([slot for page in pages for slot in page.slots], dtype=torch.long)
-            return (torch.cat([slots, self.pool.of_block(row.pages, length)]) if high > row.begin else slots), pages
+            return torch.cat([slots, self.pool.of_block(row.pages, length)]) if high > row.begin else slots
         if row.pages.columns < high:
             row.pages.add([self.pool.take(high - row.pages.columns)])
-        return row.pages.slots[low:high], []
+        return row.pages.slots[low:high]
 
-    def committed(self, commits: Sequence[Commit]) -> None:
+    def committed(self) -> None:
         """The forward succeeded: commit its pages."""
+        commits, self.commits = self.commits, []
         for commit in commits:
             row, pages = commit.row, commit.pages
             if pages:
@@ -89,10 +89,11 @@ class RowCache:
             if commit.block:
                 row.pages.block_begin = row.begin
 
-    def abandoned(self, commits: Sequence[Commit]) -> None:
-        """The forward failed: return its slots."""
-        for commit in commits:
+    def abandoned(self) -> None:
+        """The forward failed, or could not be packed: return its slots."""
+        for commit in self.commits:
             self.pool.give_back(commit.pages)
+        self.commits = []
 
     def release(self, rows: Sequence[RowState]) -> None:
         """Rows leave: their slots are free, or stay for rows with the same prefix."""

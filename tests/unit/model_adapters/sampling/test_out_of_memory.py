@@ -5,8 +5,10 @@ from __future__ import annotations
 import golden
 import pytest
 import torch
+from torch.utils._python_dispatch import TorchDispatchMode
 
-from dare_bench.model_adapters.sampling import loop
+from dare_bench.model_adapters.backbone.cache import KVStore
+from dare_bench.model_adapters.sampling import drafts, loop, row_cache
 from dare_bench.model_adapters.sampling.device import DeviceState
 from dare_bench.model_adapters.sampling.recorder import Recorder
 from dare_bench.types import LoopStats, Request
@@ -74,3 +76,67 @@ def test_a_forward_that_is_written_is_not_made_again(monkeypatch):
     monkeypatch.setattr(Recorder, "observe", fails)
     with pytest.raises(torch.OutOfMemoryError):
         answers(*WAYS[0])
+
+
+class NoMemory(TorchDispatchMode):
+    """Each operation that needs memory fails."""
+
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+        if any(result.alias_info is None for result in func._schema.returns):
+            raise torch.OutOfMemoryError("out of memory")
+        return func(*args, **(kwargs or {}))
+
+
+@pytest.mark.parametrize(("family", "fields"), [WAYS[0], WAYS[2], WAYS[4], WAYS[5]])
+def test_what_is_written_is_counted_without_memory(family, fields, monkeypatch):
+    expected, count = answers(family, fields), DeviceState.count
+
+    def without_memory(*given):
+        with NoMemory():
+            count(*given)
+
+    monkeypatch.setattr(DeviceState, "count", without_memory)
+    assert answers(family, fields) == expected
+
+
+def test_drafts_that_fail_lose_no_event(monkeypatch):
+    monkeypatch.setitem(drafts.IDLE_TOKENS, "cpu", 10**6)
+    fields = {"gen_length": 8, "draft_steps": 2}
+    expected, calls, states = answers("sdar", fields), [], drafts.Drafts._states
+
+    def fails_in_the_third_forward(*given):
+        calls.append(given)
+        if len(calls) == 7:  # three in each forward
+            raise torch.OutOfMemoryError("out of memory")
+        return states(*given)
+
+    monkeypatch.setattr(drafts.Drafts, "_states", fails_in_the_third_forward)
+    (found, events, halvings), (wanted, wanted_events, _) = answers("sdar", fields), expected
+    assert len(calls) > 7 and halvings == 0 and events == wanted_events
+    assert [(tokens, counted, near) for tokens, _, counted, near in found] == [(t, c, n) for t, _, c, n in wanted]
+
+
+def test_a_cache_that_cannot_grow_loses_no_slot(monkeypatch):
+    """The pages of the rows before go back to the pool, of which one slot is null."""
+    monkeypatch.setattr(row_cache, "FIRST_SLOTS", 8)
+    fields = {"gen_length": 16, "cache": "exact"}
+    *expected, _ = answers("sdar", fields)
+    caches, grow, calls = [], KVStore.grow, []
+
+    def fails_second(*given):
+        calls.append(given)
+        if len(calls) == 2:
+            raise torch.OutOfMemoryError("out of memory")
+        grow(*given)
+
+    class Noted(row_cache.RowCache):
+        def __init__(self, *given):
+            super().__init__(*given)
+            caches.append(self)
+
+    monkeypatch.setattr(KVStore, "grow", fails_second)
+    monkeypatch.setattr(loop, "RowCache", Noted)
+    *found, halvings = answers("sdar", fields)
+    assert found == expected and halvings == 1
+    pool = caches[0].pool
+    assert len(pool._free) + sum(len(page.slots) for page in pool._idle.values()) == pool._slots - 1

@@ -24,7 +24,7 @@ TILE = 128
 """Queries and keys of a tile, FlexAttention's own default."""
 VARIANTS = 64
 """Compiled variants that PyTorch keeps of attention (each network needs up to four: one query, one tile, more, the
-cache) and of a turn of the sampler (one for each shape)."""
+cache) and of a step of the sampler (one for each shape)."""
 
 
 class FlexAttention:

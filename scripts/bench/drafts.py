@@ -9,11 +9,13 @@ those without drafts.
 from __future__ import annotations
 
 import argparse
+from pathlib import Path
 
 import dare_bench
+from dare_bench import model_adapters
 from dare_bench.model_adapters.sampling import drafts
 
-CHECKPOINTS = ("tiny-llada", "tiny-llada-base", "tiny-dream", "tiny-dream-base", "tiny-sdar", "tiny-sdar-base")
+TINY = Path(model_adapters.__file__).parent / "tiny"
 PUZZLE = "sudoku\n{}3.4\n4..3\n.431\n.14.\n="
 
 
@@ -24,7 +26,7 @@ def main() -> None:
     args = parser.parse_args()
     drafts.IDLE_TOKENS["cpu"] = 1 << 40
     texts = [f"{a}+{a + 7}=" if a % 2 else PUZZLE.format("." if a % 4 else a % 9) for a in range(1, args.prompts + 1)]
-    for name in CHECKPOINTS:
+    for name in sorted(folder.name for folder in TINY.iterdir() if folder.is_dir()):
         model, counts, tokens = dare_bench.load(name, device="cpu"), [], []
         for count in (0, 1, 3, 7):
             answers = model.generate(texts, gen_length=args.gen_length, draft_steps=count, max_rows=1)

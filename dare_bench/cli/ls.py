@@ -255,7 +255,7 @@ def runs(
     for name in ("date", "model", "status"):  # left out of a narrow terminal: no path is folded
         if sum(2 + max(len(row[column]) for row in rows) for column in names) - 2 > terminal:
             names.remove(name)
-    echo_columns([[row[column] for column in names] for row in rows])
+    echo_columns([[row[column] for column in names] for row in rows], cut=False)
 
 
 def _run_row(run: Run) -> tuple[str, ...]:

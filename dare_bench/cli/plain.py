@@ -98,13 +98,13 @@ def _wrapped(line: str, width: int) -> str:
     return "\n".join(lines)
 
 
-def echo_columns(rows: Sequence[Sequence[str]], indent: str = "") -> None:
+def echo_columns(rows: Sequence[Sequence[str]], indent: str = "", *, cut: bool = True) -> None:
     """Print aligned columns on stdout, fast for thousands of rows. On a terminal the columns on the right are cut, so
-    that each row is one line; a file or a pipe gets all."""
+    that each row is one line, unless ``cut`` is False; a file or a pipe gets all."""
     widths = [max(map(len, column)) for column in zip_longest(*rows, fillvalue="")]
     width = terminal_width()
     lines = [indent + "  ".join(map(str.ljust, row, widths)).rstrip() for row in rows]
-    if width is not None:
+    if cut and width is not None:
         lines = [line if len(line) <= width else f"{line[: width - 1].rstrip()}…" for line in lines]
     if lines:
         echo("\n".join(lines), whole=True)

@@ -63,7 +63,7 @@ def farthest_apart(groups: Iterable[Sequence[float]]) -> float:
 
 
 @dataclass(frozen=True, slots=True)
-class PublishedScore:
+class ReproducedScore:
     """A recipe's published score (None: no number) and the run's reproduction (None: not measured)."""
 
     recipe: RecipeBlock
@@ -142,7 +142,7 @@ class BoardEntry:
     kept: Run | None = None
     edited: list[str] = field(default_factory=list)
     command: str = ""
-    published: list[PublishedScore] = field(default_factory=list)
+    published: list[ReproducedScore] = field(default_factory=list)
     checkpoint_page: str = ""
 
     @property
@@ -332,10 +332,10 @@ def _add_block(entry: BoardEntry, run: Run, block: Block) -> None:
             entry.generated |= {name}
 
 
-def _published(run: Run, recipe: RecipeBlock) -> PublishedScore:
+def _published(run: Run, recipe: RecipeBlock) -> ReproducedScore:
     value = recipe.published.get("value")
     number = float(value) if isinstance(value, (int, float)) and not isinstance(value, bool) else None
-    return PublishedScore(recipe, number, find_score(run, recipe.score))
+    return ReproducedScore(recipe, number, find_score(run, recipe.score))
 
 
 def _unsafe(run: Run) -> bool:

@@ -31,7 +31,7 @@ STRIP_POSITIONS = 36
 
 
 @dataclass(frozen=True, slots=True)
-class Scene:
+class UnmaskingScene:
     """Two runs of one task, of which a document is shown. ``title`` says what differs between them."""
 
     title: str
@@ -65,18 +65,18 @@ def _state(entry: BoardEntry, task: str) -> tuple[Any, ...]:
     return entry.state, entry.files[task], entry.name, entry.slug
 
 
-def scenes(context: Context) -> list[Scene]:
+def scenes(context: Context) -> list[UnmaskingScene]:
     """For each task the best runs of two families (else of two checkpoints), and two runs of one checkpoint: with other
     decoding, else with another number of steps; models first."""
     if not context.samples:
         return []
-    found: list[list[Scene]] = [[], []]
+    found: list[list[UnmaskingScene]] = [[], []]
     for task in dict.fromkeys(task for entry in reversed(context.entries) for task in entry.tasks):
         traced = _traced(context.entries, task)
         for kind, pair in enumerate((_two_models(traced), _two_settings(traced))):
             if pair is not None:
                 title = f"{task}: two {'settings' if kind else 'models'}"
-                found[kind].append(Scene(title, task, (pair[0].entry, pair[1].entry)))
+                found[kind].append(UnmaskingScene(title, task, (pair[0].entry, pair[1].entry)))
     models, settings = found
     return [*models[: SCENES - min(len(settings), SCENES // 2)], *settings][:SCENES]
 
@@ -109,12 +109,12 @@ def _two_settings(traced: Sequence[RunScore]) -> tuple[RunScore, RunScore] | Non
     return None
 
 
-def _write(site: Site, chosen: Sequence[Scene]) -> None:
+def _write(site: Site, chosen: Sequence[UnmaskingScene]) -> None:
     shown = [(scene, document) for scene in chosen if (document := _document(site, scene)) is not None]
     site.page(PLACE, "gallery.html.j2", scenes=shown)
 
 
-def _document(site: Site, scene: Scene) -> dict[str, Any] | None:
+def _document(site: Site, scene: UnmaskingScene) -> dict[str, Any] | None:
     """The first document of which both runs have a trace: question, target and both answers."""
     first, second = scene.sides
     with suppress(DareError, KeyError):

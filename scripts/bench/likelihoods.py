@@ -32,7 +32,7 @@ COLORS = {"reference": "#b3541e", "pairs": "#7a7a7a", "fast": "#1f6f8b"}
 
 
 @dataclass(frozen=True)
-class Noise:
+class EstimatorNoise:
     """An estimator's passes per choice, and standard deviations in nats."""
 
     estimator: str
@@ -61,7 +61,7 @@ def main() -> None:
     model = dare_bench.load(args.model).loaded
     spec = run_spec(model=args.model, tasks=args.tasks, limit=args.documents, num_fewshot=0, data_dir=args.data_dir)
     requests = [request for request in task_source("lm-eval")(spec, model).requests() if request.kind == "score"]
-    measured: list[Noise] = []
+    measured: list[EstimatorNoise] = []
     for item in args.estimators.split(","):
         name, _, draws = item.partition(":")
         noise = measure(model, requests, name, int(draws), args.seeds)
@@ -76,7 +76,7 @@ def main() -> None:
         args.picture.write_text(picture(measured), encoding="utf-8")
 
 
-def measure(model: LoadedModel, requests: Sequence[Request], name: str, draws: int, seeds: int) -> Noise:
+def measure(model: LoadedModel, requests: Sequence[Request], name: str, draws: int, seeds: int) -> EstimatorNoise:
     """The noise of one estimator over seeds."""
     fields = {"estimator": name, "mc_num": draws}
     copies = [
@@ -104,10 +104,10 @@ def measure(model: LoadedModel, requests: Sequence[Request], name: str, draws: i
     passes = sum(answer.nfe for row in rows for answer in row) / len(copies)
     spread = math.sqrt(float(values_CS.var(1).mean()))
     difference = math.sqrt(sum(variances) / len(variances))
-    return Noise(name, draws, passes, spread, math.sqrt(float(errors_CS.square().mean())), difference)
+    return EstimatorNoise(name, draws, passes, spread, math.sqrt(float(errors_CS.square().mean())), difference)
 
 
-def picture(measured: Sequence[Noise]) -> str:
+def picture(measured: Sequence[EstimatorNoise]) -> str:
     """Error of differences against passes, both logarithmic, as SVG."""
     width, height, left, top, right, bottom = 640, 360, 64, 20, 600, 310
     passes = [math.log2(noise.passes) for noise in measured]

@@ -1,7 +1,7 @@
 """Drafts against FreeDave's vectors: the tokens of its decoding without drafts, and its forwards with them.
 
-``freedave.json`` has prompts, answers and forwards of cychomatica/FreeDave at 8b48121c, generation/core.py, on the weights
-of ``llada``. It keeps keys and values as Fast-dLLM does.
+``freedave.json`` has prompts, answers and forwards of cychomatica/FreeDave at 8b48121c, generation/core.py, on the
+weights of ``llada``. It keeps keys and values as Fast-dLLM does.
 """
 
 from __future__ import annotations

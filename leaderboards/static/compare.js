@@ -71,7 +71,8 @@
   function line(item, count) {
     const { difference, share } = item;
     const cell = (...children) => make("td", { className: "num" }, ...children);
-    const value = (at, side) => cell(score(item.values[at], share), fine(side.lo === null ? "" : `${number(side.lo, share)}–${number(side.hi, share)}`));
+    const whole = (side) => side.lo !== null && (!difference.paired || side.n[0] === difference.n);  // the interval is that of all its documents
+    const value = (at, side) => cell(score(item.values[at], share), fine(whole(side) ? `${number(side.lo, share)}–${number(side.hi, share)}` : ""));
     const better = item.sign > 0 ? difference.won : difference.lost, worse = difference.won + difference.lost - better;
     const result = item.breaks ? fine(`not comparable: ${item.breaks}`, "shown none")
       : fine(MARKS[item.verdict] ?? item.verdict, `shown ${tone(item.verdict)}`);
@@ -90,9 +91,11 @@
       + " and 1 the t test with it." : "";
     const unpaired = items.some(({ difference }) => !difference.paired) ? " Unpaired: a row has no sample lines, so the intervals of"
       + " both scores are compared, as if their documents differed." : "";
+    const fewer = items.some(({ difference, first, second }) => difference.paired && difference.n < Math.max(first.n[0], second.n[0]))
+      ? " The rows have not the same documents: scores are those of the documents of both." : "";
     const several = items.length > 1 ? `; p is adjusted by Holm’s method over all ${items.length} comparisons` : "";
     return make("p", { className: "facts", textContent: `The difference is ${items.some((item) => item.other > 1) ? "the other row" : "B"} minus A over the`
-      + ` documents of both, in points for shares, with the 95% interval. Test: ${tests}, two-sided${several}.${closed}${unpaired}` });
+      + ` documents of both, in points for shares, with the 95% interval. Test: ${tests}, two-sided${several}.${fewer}${closed}${unpaired}` });
   }
 
   // --- The forest of tasks.

@@ -128,6 +128,11 @@ def test_runs_of_other_documents_are_paired_over_those_of_both(look: Look, tmp_p
     assert found[0]["n"] == 40
     agrees(found[0], item)
     assert refused[0]["breaks"] == "the task's prompts, filters or scorer changed"
+    page = look(tmp_path / "site/compare.html", query="?a=whole&b=part")
+    page.wait_for_selector("table.compared")
+    scores = page.locator("table.compared tbody td").all_inner_texts()[:2]
+    assert "–" not in scores[0] and "–" in scores[1], "the interval of 60 documents is not that of these 40"
+    assert page.get_by_text("The rows have not the same documents").is_visible()
     assert compare([Run(whole), Run(other)], force=True).items[0].breaks
 
 

@@ -246,8 +246,8 @@ def _table_values(view: BoardView) -> dict[str, Any]:
 
 
 def _chips(rows: Sequence[BoardRow]) -> list[list[str]]:
-    """What stands after each name: family, number of parameters, what distinguishes the checkpoint from others of its
-    name, and the settings that differ between the rows of one checkpoint."""
+    """What stands after each name: what distinguishes the checkpoint from others of its name, the settings that differ
+    between the rows of one checkpoint, family, number of parameters."""
     alike: dict[str, list[int]] = defaultdict(list)
     for at, row in enumerate(rows):
         alike[row.name.text].append(at)
@@ -256,7 +256,7 @@ def _chips(rows: Sequence[BoardRow]) -> list[list[str]]:
         for at, text in zip(group, varying([rows[at].settings for at in group]), strict=True):
             differing[at] = text
     facts = [
-        (main.family, compact(main.parameters) if main.parameters else "", row.name.detail, text)
+        (row.name.detail, text, main.family, compact(main.parameters) if main.parameters else "")
         for row, main, text in zip(rows, (row.main for row in rows), differing, strict=True)
     ]
     return [[fact for fact in own if fact and fact != UNKNOWN] for own in facts]

@@ -326,8 +326,10 @@ def _open(fields: Mapping[str, Any], ways: Sequence[Variant]) -> Any:
     if fields.get("engine", "native") == "native" and "dtype" not in fields.get("model_args", {}):
         given.setdefault("dtype", "auto")
     model = Opener().model(split_adapter(run_spec(**given)))
-    for way in ways:
-        model.loaded.resolve(way.fields)
+    for way in ways:  # as in evaluations, an answer stops where its text is cut
+        resolved = model.loaded.resolve(way.fields)
+        if way.fields.get("early_stop") is None:
+            way.fields["early_stop"] = resolved.text_after_eos == "cut"
     return model
 
 

@@ -82,7 +82,6 @@ class Positions:
         return torch.zeros_like(self.key_R).scatter_add_(0, self.row_N, which_N.long())
 
     def only(self, which_N: Tensor) -> Positions:
-        """Some of the positions."""
         values = {f.name: getattr(self, f.name) for f in fields(self) if f.name.endswith("_N")}
         return replace(self, **{name: x_N[which_N] for name, x_N in values.items() if x_N is not None})
 

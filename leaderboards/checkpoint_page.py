@@ -93,13 +93,9 @@ def best_scores(entries: Sequence[BoardEntry]) -> list[BestScore]:
         scores = [RunScore(score, entry) for entry in entries if (score := entry.score(task)) is not None]
         if not scores:
             continue
-        best = max(scores, key=lambda own: (not own.score.limited, own.entry.complete, _goodness(own)))
+        best = max(scores, key=lambda own: (not own.score.limited, own.entry.complete, own.score.goodness))
         result.append(BestScore(best, passes_of(best), _enough(best, scores)))
     return result
-
-
-def _goodness(own: RunScore) -> float:
-    return own.score.value * (-1 if own.score.higher_is_better is False else 1)
 
 
 def passes_of(own: RunScore) -> float | None:

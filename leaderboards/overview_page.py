@@ -147,25 +147,21 @@ def _heat_rows(view: BoardView) -> list[tuple[BoardRow, list[HeatCell | None]]]:
     ]
 
 
-def _goodness(cell: RunScore) -> float:
-    return cell.score.value * (-1 if cell.score.higher_is_better is False else 1)
-
-
 def _best_cell(cells: Sequence[RunScore | None]) -> RunScore | None:
     known = [cell for cell in cells if cell is not None]
-    return max(known, key=lambda cell: (not cell.score.limited, _goodness(cell)), default=None)
+    return max(known, key=lambda cell: (not cell.score.limited, cell.score.goodness), default=None)
 
 
 def _range(cells: Sequence[RunScore]) -> tuple[float, float]:
     """The worst and the best value of a column: of shares, those that are possible."""
     if all(cell.score.is_share and cell.score.higher_is_better for cell in cells):
         return 0.0, 1.0
-    values = [_goodness(cell) for cell in cells]
+    values = [cell.score.goodness for cell in cells]
     return min(values), max(values)
 
 
 def _heat_cell(cell: RunScore, worst: float, best: float) -> HeatCell:
-    share = (_goodness(cell) - worst) / (best - worst) if best > worst else 0.0
+    share = (cell.score.goodness - worst) / (best - worst) if best > worst else 0.0
     return HeatCell(short_number(cell.score.value, cell.score.is_share), round(SHADES * min(max(share, 0.0), 1.0)))
 
 

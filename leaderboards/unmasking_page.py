@@ -85,7 +85,7 @@ def _traced(entries: Sequence[BoardEntry], task: str) -> list[RunScore]:
     """The scores of runs with traces, best first."""
     known = [RunScore(score, entry) for entry in entries if (score := entry.score(task)) is not None]
     traced = [own for own in known if own.entry.status != "running" and own.entry.files.get(task, (None, None))[1]]
-    return sorted(traced, key=lambda own: -own.score.value * (-1 if own.score.higher_is_better is False else 1))
+    return sorted(traced, key=lambda own: own.score.goodness, reverse=True)
 
 
 def _two_models(traced: Sequence[RunScore]) -> tuple[RunScore, RunScore] | None:

@@ -23,13 +23,12 @@ from dare_bench.model_adapters.backbone.sdpa import gather
 from dare_bench.model_adapters.sampling.buckets import Sizes
 from dare_bench.model_adapters.sampling.device import DeviceState
 from dare_bench.model_adapters.sampling.drafts import Drafts
+from dare_bench.model_adapters.sampling.loop import Result
 from dare_bench.model_adapters.sampling.packing import Candidates, Pack
-from dare_bench.model_adapters.sampling.records import Decision, Positions
 from dare_bench.model_adapters.sampling.ties import NearTies
 from dare_bench.model_adapters.upload import mapped, tensors_of
 
 PARTS = (DeviceState, NearTies, Drafts, Pack, Candidates, PaddedView, View)
-Result = tuple[Positions, Decision]
 Step = Callable[[DeviceState, Any], Result]
 Forward = Callable[[], Result]
 

@@ -65,6 +65,11 @@ class Score:
     """The served engine that answered, with its version; None: dare-bench's sampler."""
 
     @property
+    def goodness(self) -> float:
+        """The value, negated where a lower one is better: the larger, the better."""
+        return -self.value if self.higher_is_better is False else self.value
+
+    @property
     def exactness(self) -> str:
         """The tier, beside a served engine: ``A, lmdeploy 0.18.0``; empty if an older run did not record it."""
         if self.engine is None and self.fingerprint != UNKNOWN:

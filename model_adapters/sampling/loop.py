@@ -11,7 +11,7 @@ import torch
 
 from dare_bench.diffusion.lockstep import Lockstep
 from dare_bench.errors import MemoryLimitError
-from dare_bench.model_adapters.batches import out_of_memory
+from dare_bench.model_adapters.batches import SHORTER, out_of_memory
 from dare_bench.model_adapters.sampling.batch import ActiveRows
 from dare_bench.model_adapters.sampling.buckets import Sizes
 from dare_bench.model_adapters.sampling.decide import joined
@@ -124,7 +124,7 @@ class _Loop:
             if len(self.active) > 1 or batch.states > 1:
                 return None
             row = f"one row of {len(self.active[0].canvas)} tokens does not fit into memory on {self.device}"
-            raise MemoryLimitError(f"{row}; use a shorter gen_length, a smaller dtype or another device") from error
+            raise MemoryLimitError(f"{row}{SHORTER}") from error
         batch.observe(positions, decision)  # from here on the forward is made, and is not made again
         finished = batch.look()
         forwards = sum(row.sampler.passes_per_forward for row in self.active)

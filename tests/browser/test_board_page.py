@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from browsing import DESKTOP, PHONE, Look, faults, faults_in_all_views, fits, settle
+from browsing import DESKTOP, PHONE, Look, faults, faults_in_all_views, fits, layout_shift, settle
 from run_factory import make_run
 
 from dare_bench.leaderboards.builder import build
@@ -333,12 +333,6 @@ def test_the_choice_of_columns_stays_on_a_phone(look: Look, tmp_path: Path) -> N
     assert box and box["x"] >= 0 and box["x"] + box["width"] <= 390 and fits(page)
 
 
-SHIFTED = """() => new Promise((done) => {
-  let sum = 0;
-  new PerformanceObserver((list) => { for (const entry of list.getEntries()) sum += entry.value; })
-    .observe({ type: "layout-shift", buffered: true });
-  setTimeout(() => done(sum), 300);
-})"""
 SMALL = """() => [...document.querySelectorAll("body *")].filter((node) => !node.closest("svg")
   && node.getClientRects().length
   && [...node.childNodes].some((child) => child.nodeType === 3 && child.textContent.trim())
@@ -349,7 +343,7 @@ SMALL = """() => [...document.querySelectorAll("body *")].filter((node) => !node
 def test_nothing_moves_when_the_controls_come_and_all_text_can_be_read(look: Look, board: Path, phone: bool) -> None:
     for place in ("index.html", "table.html", "speed/index.html", "runs/best/index.html"):
         page = look(board.parent / place, phone=phone)
-        assert page.evaluate(SHIFTED) < 0.02, place
+        assert layout_shift(page) < 0.02, place
         assert page.evaluate(SMALL) == [], place
 
 

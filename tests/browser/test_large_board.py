@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from browsing import Look, faults_in_all_views, fits, settle
+from browsing import Look, faults_in_all_views, fits, layout_shift, settle
 from large_board import make_large_board
 from run_factory import make_run
 
@@ -20,12 +20,6 @@ from dare_bench.leaderboards.builder import build
 
 pytestmark = pytest.mark.slow
 
-SHIFTED = """() => new Promise((done) => {
-  let sum = 0;
-  new PerformanceObserver((list) => { for (const entry of list.getEntries()) sum += entry.value; })
-    .observe({ type: "layout-shift", buffered: true });
-  setTimeout(() => done(sum), 300);
-})"""
 NODES = "document.querySelectorAll('*').length"
 HEIGHT = "document.documentElement.scrollHeight"
 LARGEST_TARGET_GAPS = """() => [...document.querySelectorAll("label:has(> #every), .passes input")]
@@ -72,7 +66,7 @@ def test_the_first_page_is_small(look: Look, large: tuple[Path, dict[str, float]
 @pytest.mark.parametrize("phone", [True, False], ids=["phone", "desk"])
 def test_nothing_moves(look: Look, large: tuple[Path, dict[str, float]], phone: bool) -> None:
     for place in ("index.html", "table.html"):
-        assert look(large[0] / place, phone=phone).evaluate(SHIFTED) < 0.05, place
+        assert layout_shift(look(large[0] / place, phone=phone)) < 0.05, place
 
 
 def used(page: Any, script: str) -> float:

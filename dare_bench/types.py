@@ -89,8 +89,8 @@ class Request:
     want_greedy: bool = False
     """Score requests: is ``is_greedy`` needed? It costs a diffusion model one forward pass for each target token."""
     rolling: bool = False
-    """Score requests: the target is a text without a prompt, of any length. Every token is scored given the tokens
-    before it in its window; the windows are as long as the context (lm-eval's ``loglikelihood_rolling``)."""
+    """Score requests: the target is a text without a prompt, of any length, scored in windows that are as long as the
+    context (lm-eval's ``loglikelihood_rolling``); the first begins behind BOS, or EOS where there is none."""
     canvas: Sequence[int] | None = None
     start_step: int = 0
     """Forwards that the first block with masks already had."""
@@ -362,7 +362,7 @@ class Capabilities:
     """May a request end a row after a given forward?"""
     likelihood: bool = False
     rolling: bool = False
-    """Is there a probability of a whole text, from left to right (:attr:`Request.rolling`)?"""
+    """Is there a log-likelihood of a whole text (:attr:`Request.rolling`)?"""
     row_keyed_randomness: bool = False
     weight_update: bool = False
     """Can :meth:`~dare_bench.protocols.LoadedModel.read_weights` replace the weights of the open model?"""

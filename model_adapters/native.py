@@ -26,7 +26,7 @@ from dare_bench.model_adapters.sampling.sampler import Sampler
 from dare_bench.model_adapters.sampling.state import RowState
 from dare_bench.model_adapters.sampling.stopping import StoppingPolicy
 from dare_bench.model_adapters.scoring.likelihood_estimators import LikelihoodEstimator
-from dare_bench.model_adapters.scoring.score import score_pairs
+from dare_bench.model_adapters.scoring.rolling import score_requests, window_requests
 from dare_bench.model_adapters.scoring.scored_model import ScoredModel
 from dare_bench.model_adapters.starting import end_of, start_of
 from dare_bench.types import Capabilities, Decoding, Event, Generation, LoopStats, ModelSpec, Prompt, Request, Sample
@@ -45,6 +45,7 @@ class NativeModel(ScoredModel):
         canvas=True,
         end_forward=True,
         likelihood=True,
+        rolling=True,
         row_keyed_randomness=True,
         weight_update=True,
     )
@@ -108,6 +109,12 @@ class NativeModel(ScoredModel):
         if request.kind == "generate":
             _, sampler = self.sampler(request)
             return sampler.most_forwards(len(self.encode(request.prompt)) if sampler.attention.causal else 0)
+        if request.rolling:
+            return sum(map(self._passes, window_requests(self, request)))
+        return self._passes(request)
+
+    def _passes(self, request: Request) -> int:
+        """Upper bound of a pair's forward passes."""
         estimator, settings = self.likelihood_estimator(), self.resolve_likelihood(request.decoding)
         n = len(self.encode(request.target if isinstance(request.target, str) else list(request.target or ())))
         context = len(self.encode(request.prompt)) if estimator.reads_context else 0
@@ -228,7 +235,7 @@ class NativeModel(ScoredModel):
         self, requests: Iterable[Request], *, max_rows: int | None = None, stats: LoopStats | None = None
     ) -> Iterator[Sample]:
         """Answer score requests."""
-        return score_pairs(self, requests, max_rows=max_rows, stats=stats if stats is not None else LoopStats())
+        return score_requests(self, requests, max_rows=max_rows, stats=stats if stats is not None else LoopStats())
 
     @torch.no_grad()
     def logits(self, ids: Sequence[int], block_length: int | None = None) -> torch.Tensor:

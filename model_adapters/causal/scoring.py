@@ -21,6 +21,7 @@ from dare_bench.model_adapters.batches import SHORTER, Batches
 from dare_bench.model_adapters.causal.network import CausalNetwork
 from dare_bench.model_adapters.encoding import split_texts
 from dare_bench.model_adapters.opened_network import NAN_LOGITS
+from dare_bench.model_adapters.scoring.rolling import rolling_windows
 from dare_bench.types import Likelihood, LoopStats, Request, Sample
 
 WINDOW = 2048
@@ -177,15 +178,3 @@ def _target_tokens(model: CausalNetwork, target: Any, *, special_tokens: bool = 
     if isinstance(target, str):
         return model.encode(target, special_tokens=special_tokens) if target else []
     return model.encode(list(target or ()))
-
-
-def rolling_windows(tokens: Sequence[int], prefix: int, limit: int) -> list[tuple[list[int], list[int]]]:
-    """(context, target) of the windows of a text: each token is scored once. The first window begins with ``prefix``;
-    the last one is as long as the others, and only its end is scored."""
-    windows = []
-    for begin in range(0, len(tokens), limit):
-        end = min(begin + limit, len(tokens))
-        start = max(end - limit - 1, -1)
-        context = [prefix] if start < 0 else []
-        windows.append(([*context, *tokens[max(start, 0) : begin]], list(tokens[begin:end])))
-    return windows

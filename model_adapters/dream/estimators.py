@@ -119,6 +119,9 @@ class DreamEstimator(LikelihoodEstimator):
             return context if settings["log_type"] == "btf" else target + 1  # strings get an EOS
         return max(int(settings["mc_num"]), int(settings["batch_size"]))
 
+    def other_quantity(self, settings: Settings) -> str | None:
+        return None if settings["log_type"] == "ftb" else f"log_type={settings['log_type']!r}"
+
     def guidance(self, settings: Settings) -> float:
         return float(settings["classifier_free_guidance"]) - 1.0
 

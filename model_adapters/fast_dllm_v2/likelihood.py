@@ -48,6 +48,9 @@ class FastDLLMEstimator(Blockwise):
         added = [spec.eos_ids[0], *[spec.mask] * (length - total % length - 1)]
         return added, len(added)
 
+    def other_quantity(self, settings: Settings) -> str | None:
+        return None if settings["nll_type"] == "blocks" else "nll_type='first_token'"
+
     def draws(self, context: int, target: int, settings: Settings, seed: int, visible: int = 0) -> list[MaskDraws]:
         if settings["nll_type"] == "blocks":
             return super().draws(context, target, settings, seed, visible)

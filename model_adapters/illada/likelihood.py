@@ -45,6 +45,9 @@ class ILLaDAEstimator(WholeTarget):
     def reveals(self, settings: Settings) -> bool:
         return settings["llh"] == "confidence"
 
+    def other_quantity(self, settings: Settings) -> str | None:
+        return "llh='confidence'" if self.reveals(settings) else None
+
     def kind(self, context: int, target: int, settings: Settings) -> str:
         return "reference" if self.reveals(settings) else super().kind(context, target, settings)
 

@@ -143,6 +143,10 @@ class LikelihoodEstimator(ABC):
         """Is each masked token of the target revealed when it is the most probable one, in a forward of its own?"""
         return False
 
+    def other_quantity(self, settings: Settings) -> str | None:
+        """The setting by which the value is none of the whole target, or no bound; None: there is none."""
+        return None
+
     def guidance(self, settings: Settings) -> float:
         """Classifier-free guidance as LLaDA counts it, u + (scale + 1)(c - u); 0 is off."""
         return 0.0

@@ -181,7 +181,7 @@ def make_pair(model: ScoredModel, request: Request) -> ScoredPair:
     estimator, spec = model.likelihood_estimator(), model.spec
     settings = model.resolve_likelihood(request.decoding)
     kind = estimator.kind(len(context), len(target), settings)
-    text = isinstance(request.prompt, str) and isinstance(request.target, str)
+    text = request.rolling or (isinstance(request.prompt, str) and isinstance(request.target, str))
     ending, visible = estimator.ending(len(context), target, settings, text, spec)
     total = len(context) + len(target) + len(ending)
     if total > spec.context_limit:

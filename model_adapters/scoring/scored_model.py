@@ -6,6 +6,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from typing import Any
 
+from dare_bench.errors import PromptError
 from dare_bench.model_adapters.opened_network import OpenedNetwork
 from dare_bench.model_adapters.sampling.sampler import Sampler
 from dare_bench.model_adapters.scoring.likelihood_estimators import LikelihoodEstimator
@@ -18,6 +19,15 @@ class ScoredModel(OpenedNetwork, ABC):
     @abstractmethod
     def encode(self, prompt: Prompt) -> list[int]:
         """Token ids of a prompt; raises PromptError."""
+
+    @property
+    def prefix_id(self) -> int:
+        """What stands before a text without a prompt: BOS, else EOS, as in lm-eval. Raises PromptError."""
+        ids = (getattr(self.tokenizer, "bos_token_id", None), *self.spec.eos_ids)
+        prefix = next((token for token in ids if token is not None), None)
+        if prefix is None:
+            raise PromptError(f"{self.path} has neither BOS nor EOS to begin a text with; give eos_id=")
+        return int(prefix)
 
     @abstractmethod
     def resolve_likelihood(self, fields: Mapping[str, Any]) -> dict[str, Any]:

@@ -120,7 +120,6 @@ CASES: dict[str, tuple[tuple[Any, ...], int, str]] = {
     ),
     "a decoding end id that is the mask": ((*EVAL, "--gen-kwargs", "eot_id=301"), 2, "is also an end or padding id"),
     "another program's name of a setting": ((*SWEEP, "lr.yaml"), 2, "closest: learning_rate"),
-    "a task without a network": ((*EVAL[:3], "--tasks", "wikitext"), 2, "'wikitext' needs loglikelihood_rolling"),
     "an unknown opening setting": (("validate", "tiny-llada", "-a", "foo=1"), 2, "'foo' is not an argument of load"),
     "a dtype that is a list": (("validate", "tiny-llada", "-a", '{"dtype": [1]}'), 2, "dtype [1] is not known"),
     "a family that is a number": (("validate", "tiny-llada", "-a", "family=5"), 2, "family=5: expected a name"),

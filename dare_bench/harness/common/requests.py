@@ -225,8 +225,8 @@ def no_likelihoods(engine: str, task: str) -> UsageError:
 def undefined(task: str, request_type: str) -> UsageError:
     """The refusal of a task because of its type of request."""
     return UsageError(
-        f"task {task!r} needs {request_type}, which a masked diffusion model does not define (it has no probability"
-        " of a text from left to right): leave the task out"
+        f"task {task!r} needs {request_type}, log-likelihoods of whole texts, which this model does not give: leave the"
+        " task out"
     )
 
 

@@ -66,7 +66,7 @@ class LmEvalSource(TaskSource):
 
     Raises:
         UsageError: what :meth:`check` raises; a decoding field that the model's family lacks (DecodingError); a task
-            that asks for the probability of a text without a prompt, of a model that has none.
+            that asks for log-likelihoods of whole texts, of a model that gives none.
         DataError: ``data_dir`` has no readable manifest.
     """
 

@@ -182,7 +182,7 @@ class TaskIndex:
             raise DataError(f"{entry.file}: cannot be read as a task file ({error})") from error
 
     def refuse_rolling(self, leaves: Iterable[TaskEntry]) -> None:
-        """Raise UsageError for a task that a diffusion model cannot answer, before its data are fetched."""
+        """Raise UsageError for a task of log-likelihoods of whole texts, before its data are fetched."""
         for entry in leaves:
             if (output_type := self._key(entry, "output_type")) == ROLLING:
                 raise undefined(entry.name, output_type)

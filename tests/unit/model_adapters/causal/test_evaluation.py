@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -68,6 +69,17 @@ def test_a_run_of_all_kinds(llama: str, tmp_path: Path) -> None:
     assert block.cost.nfe == block.cost.tokens + 3 * 5 + 6  # one for each token, choice and text
     perplexity = run.results["results"]["toy_rolling"]["word_perplexity,none"]
     assert perplexity > 1
+
+
+def test_perplexity_of_a_diffusion_model(tmp_path: Path) -> None:
+    """As lm-eval computes it from the sums of each text, whose records have their Monte Carlo errors."""
+    run = go("tiny-llada-base", tmp_path, "toy_rolling", likelihood={"estimator": "fast"})
+    rows = list(run.samples("toy_rolling"))
+    values = [row["dare_bench"][0]["value"] for row in rows]
+    words = sum(len(row["doc"]["question"].split()) for row in rows)
+    perplexity = run.results["results"]["toy_rolling"]["word_perplexity,none"]
+    assert perplexity == pytest.approx(math.exp(-sum(values) / words), rel=1e-6)
+    assert all(row["dare_bench"][0]["stderr"] > 0 for row in rows)
 
 
 def test_repeats_resume_and_rows_change_no_answer(llama: str, tmp_path: Path) -> None:

@@ -13,7 +13,7 @@ from dare_bench import load
 from dare_bench.errors import MemoryLimitError, PromptError
 from dare_bench.model import Model
 from dare_bench.model_adapters.causal import scoring
-from dare_bench.model_adapters.causal.scoring import rolling_windows
+from dare_bench.model_adapters.scoring.rolling import rolling_windows
 from dare_bench.types import Likelihood, LoopStats, Request
 
 PAIRS = [

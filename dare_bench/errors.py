@@ -115,6 +115,7 @@ def first_line(error: BaseException) -> str:
 _SYNONYMS = {
     "batch_size": ("max_rows", "per_device_train_batch_size"),
     "epochs": ("num_train_epochs",),
+    "eval": ("eval_tasks",),
     "lr": ("learning_rate",),
     "max_length": ("gen_length", "max_new_tokens"),
     "max_tokens": ("gen_length", "max_new_tokens"),

@@ -12,29 +12,32 @@ from pathlib import Path
 from typing import Any, Literal, TypedDict
 
 OpeningKeywords = TypedDict("OpeningKeywords", {
-    "adapter": str | Path | None, "family": str | None, "device": str | None, "dtype": Any, "attention": str | None,
-    "compile": bool | None, "quantize": Literal["int8", "int4"] | None, "mask_id": int | None,
-    "eos_id": int | Sequence[int] | None, "eot_id": int | None, "pad_id": int | None,
-    "max_memory": Mapping[int | str, int | str] | None,
+    "adapter": str | Path | None, "family": str | None, "device": str | None, "dtype": Any,
+    "attention": Literal["auto", "sdpa", "padded", "flex", "varlen"] | None, "compile": bool | None,
+    "quantize": Literal["int8", "int4"] | None, "mask_id": int | None, "eos_id": int | Sequence[int] | None,
+    "eot_id": int | None, "pad_id": int | None, "max_memory": Mapping[int | str, int | str] | None,
 }, total=False)
 
 RunKeywords = TypedDict("RunKeywords", {
-    "adapter": str | Path | None, "family": str | None, "device": str | None, "dtype": str | None,
-    "attention": str | None, "compile": bool | None, "quantize": Literal["int8", "int4"] | None,
-    "model_args": Mapping[str, Any], "engine": str, "engine_url": str | None, "engine_args": Mapping[str, Any],
-    "harness": str, "tasks": str | Sequence[str], "num_fewshot": int | None, "decoding": Mapping[str, Any],
-    "likelihood": Mapping[str, Any], "limit": int | float | None, "samples": Mapping[str, Sequence[int]] | None,
-    "seeds": int | str | Sequence[int], "repeats": int, "apply_chat_template": bool | str, "fewshot_as_multiturn": bool,
-    "system_instruction": str | None, "include_path": str | Sequence[str], "data_dir": str | None,
-    "max_rows": int | None, "devices": int, "executor": str | None, "ray_address": str | None, "output_path": str,
-    "fresh": bool, "log_samples": bool, "unsafe_no_sandbox": bool, "recipe": str | None, "part_of": str | None,
+    "adapter": str | Path | None, "family": str | None, "device": str | None,
+    "dtype": Literal["float32", "bfloat16", "float16", "float64", "auto"] | None,
+    "attention": Literal["auto", "sdpa", "padded", "flex", "varlen"] | None, "compile": bool | None,
+    "quantize": Literal["int8", "int4"] | None, "model_args": Mapping[str, Any], "engine": str,
+    "engine_url": str | None, "engine_args": Mapping[str, Any], "harness": str, "tasks": str | Sequence[str],
+    "num_fewshot": int | None, "decoding": Mapping[str, Any], "likelihood": Mapping[str, Any],
+    "limit": int | float | None, "samples": Mapping[str, Sequence[int]] | None, "seeds": int | str | Sequence[int],
+    "repeats": int, "apply_chat_template": bool | str, "fewshot_as_multiturn": bool, "system_instruction": str | None,
+    "include_path": str | Sequence[str], "data_dir": str | None, "max_rows": int | None, "devices": int,
+    "executor": str | None, "ray_address": str | None, "output_path": str, "fresh": bool, "log_samples": bool,
+    "unsafe_no_sandbox": bool, "recipe": str | None, "part_of": str | None,
 }, total=False)
 
 TrainKeywords = TypedDict("TrainKeywords", {
     "method": str, "model": str, "adapter": str | None, "data": str | Iterable[Mapping[str, Any]] | None,
     "task": str | None, "output_path": str, "validation_data": str | None, "split": str, "rows": int | None,
     "max_length": int | None, "overlong": Literal["error", "drop", "truncate"], "family": str | None,
-    "model_args": Mapping[str, Any], "device": str | None, "dtype": str | None, "peft": Literal["lora"] | None,
+    "model_args": Mapping[str, Any], "device": str | None,
+    "dtype": Literal["float32", "bfloat16", "float16", "float64", "auto"] | None, "peft": Literal["lora"] | None,
     "quantize": Literal["int8", "int4"] | None, "lora_r": int | None, "lora_alpha": float | None, "lora_dropout": float,
     "lora_targets": str | Sequence[str], "max_steps": int | None, "num_train_epochs": float,
     "per_device_train_batch_size": int | None, "gradient_accumulation_steps": int, "micro_batch_size": int | None,
@@ -103,6 +106,48 @@ LikelihoodKeywords = TypedDict("LikelihoodKeywords", {
     "log_type": Literal["ftb", "btf", "union"] | None, "sampling_eps": float | None,
     "classifier_free_guidance": float | None, "llh": Literal["mc", "confidence"] | None, "padd_eos": bool | None,
 }, total=False)
+
+DECODING_LIMITS: Mapping[str, Mapping[str, Any]] = {
+    "gen_length": {"ge": 1, "le": 65536},
+    "temperature": {"ge": 0},
+    "draft_steps": {"ge": 0},
+    "max_length": {"ge": 1, "le": 65536},
+    "steps": {"ge": 1, "le": 65536},
+    "block_length": {"ge": 1, "le": 65536},
+    "cfg_scale": {"ge": 0},
+    "steps_per_block": {"ge": 1, "le": 65536},
+    "max_new_tokens": {"ge": 1, "le": 65536},
+    "block_size": {"ge": 1, "le": 65536},
+    "top_k": {"ge": 0},
+    "top_p": {"gt": 0, "le": 1},
+    "repetition_penalty": {"gt": 0},
+    "t_min": {"ge": 0},
+    "max_denoising_steps": {"ge": 1, "le": 65536},
+    "entropy_bound": {"gt": 0},
+    "stability_threshold": {"ge": 0},
+    "canvas_length": {"ge": 1, "le": 65536},
+    "t_max": {"ge": 0},
+    "alg_temp": {"ge": 0},
+    "eps": {"gt": 0, "lt": 1},
+    "threshold": {"ge": 0, "le": 1},
+    "small_block_size": {"ge": 1, "le": 65536},
+    "factor": {"gt": 0},
+    "end_think_logit_boost": {"ge": 0},
+    "end_think_boost_power": {"ge": 0},
+    "minimal_topk": {"ge": 1, "le": 65536},
+    "editing_threshold": {"ge": 0, "le": 1},
+    "max_post_steps": {"ge": 0},
+    "num_to_transfer": {"ge": 1, "le": 65536},
+    "max_steps_per_block": {"ge": 1, "le": 65536},
+    "delete_token_id": {"ge": 0},
+    "split_token_id": {"ge": 0},
+    "denoising_steps": {"ge": 1, "le": 65536},
+    "eb_threshold": {"ge": 0},
+}
+"""Bounds of fields, on which all families that have the field agree."""
+
+ESTIMATORS = ("auto", "exact", "reference", "fast", "chain", "sizes", "pairs", "control")
+"""Estimators of likelihoods; the last ones can be joined by +."""
 
 STRATEGIES: Mapping[str, tuple[Mapping[str, Any], str]] = {
     "ascending": ({'steps': None, 'rank_by': 'confidence'}, 'ASS, arXiv 2509.23924'),

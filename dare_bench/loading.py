@@ -53,6 +53,10 @@ def locate(checkpoint: str | Path) -> Path:
                 f"{path} is a file, and a checkpoint is a folder; give one, a hub id or a bundled name (dare-bench ls "
                 "models)"
             )
+        if not any((path / name).exists() for name in ("config.json", ADAPTER, lineage.FILE)):
+            raise UnknownCheckpointError(
+                f"{path}: no config.json in it; a checkpoint is a folder in the published layout, which has one"
+            )
         return path
     if is_hub_id(name):
         return _from_hub(name)

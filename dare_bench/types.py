@@ -20,6 +20,9 @@ TIER_MEANING: Mapping[Tier, str] = {
     "A": "approximate: a different distribution from the published sampler's",
 }
 
+Dtype = Literal["float32", "bfloat16", "float16", "float64", "auto"]
+"""Dtypes of weights; auto: the published one, if this machine is fast in it."""
+
 TIE = 1e-4
 """A decision is a near tie if a change of the logits by this turns it; float32 on CPUs differs by about 1e-5."""
 
@@ -242,10 +245,10 @@ class CheckpointSettings(BaseModel):
     device: str | None = Field(
         default=None, description="cpu, cuda, cuda:1, ..., or auto: divided among all GPUs, then host memory and disk."
     )
-    dtype: str | None = Field(
+    dtype: Dtype | None = Field(
         default=None, description="float32, bfloat16, ..., or auto: the published one, if this machine is fast in it."
     )
-    attention: str | None = Field(
+    attention: Literal["auto", "sdpa", "padded", "flex", "varlen"] | None = Field(
         default=None, description="How attention is computed: auto, sdpa, padded, flex or varlen (docs/attention.md)."
     )
     compile: bool | None = Field(
@@ -411,6 +414,11 @@ class Decoding(BaseModel):
         """What of the family's decoding writes over tokens, and what to give so that each is written once; None:
         each is."""
         return None
+
+    @property
+    def remark(self) -> str:
+        """What of these fields has no effect, in one sentence; empty if all have one."""
+        return ""
 
     @field_validator("stop", mode="before", json_schema_input_type=str | Sequence[str])
     @classmethod

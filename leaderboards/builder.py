@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
-from dare_bench.errors import RunError, UsageError
+from dare_bench.errors import UnknownRunError, UsageError
 from dare_bench.leaderboards import (
     board_page,
     change_log,
@@ -85,7 +85,7 @@ def build(
     Raises:
         UsageError: no such board, an ``url`` that is no address, a ``release`` that exists with another
             table, or ``out`` holds something else.
-        RunError: no folder, or no run in it.
+        UnknownRunError: no folder, or no run in it.
         SaveError: a page could not be written.
     """
     names = [board] if isinstance(board, str) else list(board)
@@ -102,7 +102,7 @@ def build(
     entries = read_entries(roots, problem)
     if not entries:
         places = ", ".join(str(Path(root).absolute()) for root in roots)
-        raise RunError(f"no runs in {places}; create one with dare-bench eval")
+        raise UnknownRunError(f"no runs in {places}; create one with dare-bench eval")
     if not samples:
         for entry in entries:
             entry.files = {}

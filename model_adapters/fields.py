@@ -13,8 +13,8 @@ from dare_bench.types import Decoding, ModelSpec
 
 MAX_COUNT = 65_536
 """Maximum number of tokens, blocks or steps of one answer; published settings stay below 33,000."""
-NaturalNumber = Annotated[int, BeforeValidator(Decoding._whole), Field(ge=0)]
-Count = Annotated[int, BeforeValidator(Decoding._whole), Field(ge=1, le=MAX_COUNT)]
+NaturalNumber = Annotated[int, Field(ge=0), BeforeValidator(Decoding._whole)]
+Count = Annotated[int, Field(ge=1, le=MAX_COUNT), BeforeValidator(Decoding._whole)]
 Probability = Annotated[float, Field(ge=0, le=1)]
 TopP = Annotated[float, Field(gt=0, le=1)]
 
@@ -113,6 +113,17 @@ def divides(gen_length: int, block_length: int) -> None:
             f"gen_length={gen_length} is not divisible by block_length={block_length}; "
             f"allowed block lengths: {divisors(gen_length)}"
         )
+
+
+def idle_steps(steps: int, block_length: int) -> str:
+    """A sentence where a block has more ``steps`` than tokens, for a sampler that unmasks at least one token a step;
+    empty otherwise. Published samplers compute the steps without a token too, or leave them out: the same answer."""
+    if steps <= block_length:
+        return ""
+    return (
+        f"{steps} steps for a block of {block_length} tokens: each step unmasks at least one token, so that the last "
+        f"{steps - block_length} change nothing and are left out"
+    )
 
 
 def steps_fit(steps: int, blocks: int) -> None:

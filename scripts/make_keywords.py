@@ -15,9 +15,10 @@ from pydantic import BaseModel
 
 import dare_bench
 from dare_bench.config import RunSpec
+from dare_bench.diffusion.controlled import PARTS
 from dare_bench.registry import Kind, registry
 from dare_bench.training.spec import TrainSpec
-from dare_bench.types import ModelSpec, OpeningSettings
+from dare_bench.types import Decoding, ModelSpec, OpeningSettings
 
 FILE = Path(dare_bench.__file__).parent / "keywords.py"
 HEAD = '''"""The keywords of Python calls, for editors and type checkers: those of all families and methods together.
@@ -82,6 +83,41 @@ def of_models(*models: type[BaseModel]) -> dict[str, list[str]]:
     return found
 
 
+BOUNDS = {"minimum": "ge", "exclusiveMinimum": "gt", "maximum": "le", "exclusiveMaximum": "lt"}
+"""Bounds of a JSON schema, and their names in pydantic."""
+
+
+def bounds(schema: Mapping[str, Any]) -> dict[str, Any]:
+    """The bounds of a number, by pydantic's names."""
+    parts = [bounds(part) for part in schema.get("anyOf", ()) if part.get("type") != "null"]
+    return {new: schema[old] for old, new in BOUNDS.items() if old in schema} if not parts else parts[0]
+
+
+def limits(models: Iterable[type[Decoding]]) -> str:
+    """The bounds of decoding fields that all families which have the field agree on."""
+    found: dict[str, list[dict[str, Any]]] = {}
+    for model in models:
+        schemas = model.model_json_schema()["properties"]
+        for name in (*schemas, *model.aliases):
+            found.setdefault(name, []).append(bounds(schemas[model.aliases.get(name, name)]))
+    agreed = {
+        name: {kind: value for kind, value in every[0].items() if all(other.get(kind) == value for other in every)}
+        for name, every in found.items()
+    }
+    lines = ["DECODING_LIMITS: Mapping[str, Mapping[str, Any]] = {"]
+    lines += [f'    "{name}": {values!r},'.replace("'", '"') for name, values in agreed.items() if values]
+    return "\n".join([*lines, "}", '"""Bounds of fields, on which all families that have the field agree."""', ""])
+
+
+def estimators(families: Iterable[Any]) -> str:
+    """The names of likelihood estimators of all families."""
+    spec = ModelSpec("any", 0, (), None, None, 1, 1, block_length=32)
+    found = [family.likelihood_estimator(spec) for family in families if hasattr(family, "likelihood_estimator")]
+    names = [name for each in found if each is not None for name in each.choices["estimator"]]
+    values = ", ".join(f'"{name}"' for name in dict.fromkeys([*names, *PARTS]))
+    return f"ESTIMATORS = ({values})\n" + '"""Estimators of likelihoods; the last ones can be joined by +."""\n'
+
+
 def of_likelihoods(families: Iterable[Any]) -> dict[str, list[str]]:
     """The types of the likelihood fields of families, with attention blocks and without, besides ``estimator``."""
     found: dict[str, list[str]] = {}
@@ -131,6 +167,8 @@ def text() -> str:
         written("TrainKeywords", of_models(TrainSpec, *(method.Options for method in loaded("trainer")))),
         written("DecodingKeywords", decoding, more=("None",)),
         written("LikelihoodKeywords", of_likelihoods(families), more=("None",)),
+        limits(family.decoding for family in families),
+        estimators(families),
         strategies(),
     )
     return "\n".join((HEAD, *parts))

@@ -43,4 +43,6 @@ def register(registry: Registry) -> None:
         place = "rl.algorithm_options" if module.startswith("rl.") else "options"
         reads = {"sft": "examples", "preference": "pairs"}.get(module, "prompts")
         known = {"options": f"dare_bench.trainers.{place}:{kind}Options", "reads": reads}
+        if reads == "prompts":
+            known["refuse_replay"] = "dare_bench.trainers.rl.kept:refuse_not_kept"
         registry.add("trainer", name, f"dare_bench.trainers.{target}", origin=__name__, about=about, **known)

@@ -330,6 +330,8 @@ def _open(fields: Mapping[str, Any], ways: Sequence[Variant]) -> Any:
         resolved = model.loaded.resolve(way.fields)
         if way.fields.get("early_stop") is None:
             way.fields["early_stop"] = resolved.text_after_eos == "cut"
+        if resolved.remark:
+            echo_error(resolved.remark)
     return model
 
 
@@ -341,9 +343,10 @@ def _texts(prompt: str | None, chat: bool) -> Iterator[str]:
     """
     typed = sys.stdin.isatty()
     if prompt in (None, "-") and not chat:
-        if typed:
+        text = "" if typed else sys.stdin.read().removesuffix("\n")
+        if not text:
             raise UsageError('no prompt; give one: dare-bench generate --model MODEL "PROMPT", or --chat')
-        return iter([sys.stdin.read().removesuffix("\n")])
+        return iter([text])
     first = [] if prompt is None else [prompt]
     return _lines(first, typed) if chat else iter(first)
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from dare_bench.cli.guard import echo_problem
 from dare_bench.cli.plain import echo_error, echo_json, plain_console
-from dare_bench.errors import RunError, UsageError
+from dare_bench.errors import UnknownRunError, UsageError
 from dare_bench.runs.text import listed
 from dare_bench.runs.writer import atomic_write_text
 
@@ -34,7 +34,7 @@ def open_runs(names: str | Iterable[str]) -> list[Run]:
     dare-bench and external results are opened alike.
 
     Raises:
-        RunError: no run at or below a path.
+        UnknownRunError: no run at or below a path.
     """
     from dare_bench.analysis.run_finder import LAYOUTS, find_runs, open_run, places_at
 
@@ -46,7 +46,7 @@ def open_runs(names: str | Iterable[str]) -> list[Run]:
         elif below := find_runs(path, echo_problem):
             runs += below
         else:
-            raise RunError(f"no runs in {path.absolute()}; give {LAYOUTS}; {MAKE_ONE}")
+            raise UnknownRunError(f"no runs in {path.absolute()}; give {LAYOUTS}; {MAKE_ONE}")
     return runs
 
 

@@ -4,16 +4,16 @@ from __future__ import annotations
 
 import difflib
 from collections.abc import Mapping
-from typing import Any
+from typing import Annotated, Any
 
-from pydantic import TypeAdapter, ValidationError
+from pydantic import Field, TypeAdapter, ValidationError
 
 from dare_bench import suites
 from dare_bench.config import RunSpec, not_valid, reason
-from dare_bench.errors import DareError, DecodingError, UnknownNameError, suggestion
+from dare_bench.errors import DareError, DecodingError, UnknownNameError, suggestion, unknown
 from dare_bench.harness import task_source
 from dare_bench.harness.common.requests import plain
-from dare_bench.keywords import DecodingKeywords
+from dare_bench.keywords import DECODING_LIMITS, ESTIMATORS, DecodingKeywords, LikelihoodKeywords
 from dare_bench.loading import refuse_unknown_device
 from dare_bench.protocols import TaskSource
 from dare_bench.registry import registry
@@ -31,6 +31,7 @@ def checked_harness(spec: RunSpec) -> type[TaskSource]:
     source_class = task_source(spec.harness)
     refuse_unknown_device(spec.device)
     refuse_unknown_fields(spec.decoding)
+    refuse_unknown_estimator(spec.likelihood)
     if spec.engine != "native":  # before its server is asked for anything
         registry().get("engine", spec.engine).load().check_fields(plain(spec.decoding))
     try:
@@ -62,14 +63,31 @@ def refuse_unknown_fields(decoding: Mapping[str, Any], recorded: bool = False) -
                 f"{name}={value}: an evaluation records what its files need, and changes no answer by it; omit it (in "
                 f"Python, model.generate takes {name})"
             )
+        kind = DecodingKeywords.__annotations__.get(name, Any)
+        if name in DECODING_LIMITS:
+            kind = Annotated[kind, Field(**DECODING_LIMITS[name])]
         try:
-            TypeAdapter(DecodingKeywords.__annotations__.get(name, Any)).validate_python(value)
+            TypeAdapter(kind).validate_python(value)
         except ValidationError as error:
             raise DecodingError(not_valid(name, value, reason(error.errors()[0]))) from error
     strategy = decoding.get("strategy")
     named = strategy.get("name") if isinstance(strategy, Mapping) else strategy
     if isinstance(named, str):
         registry().get("strategy", named)
+
+
+def refuse_unknown_estimator(likelihood: Mapping[str, Any]) -> None:
+    """Refuse an estimator, and a likelihood field, that no family has. A plugin's family may have others, which it
+    refuses itself."""
+    if any(entry.plugin is not None for entry in registry().entries("family")):
+        return
+    for name in likelihood:
+        if name not in (known := ["estimator", *LikelihoodKeywords.__annotations__]):
+            raise unknown("likelihood field", name, known)
+    estimator = likelihood.get("estimator")
+    for part in [] if estimator is None else str(estimator).split("+"):
+        if part not in ESTIMATORS:
+            raise unknown("estimator", str(estimator), ESTIMATORS)
 
 
 def _suites(spec: RunSpec) -> list[str]:

@@ -75,7 +75,8 @@ class Session:
         if (count := len({request.task for request in requests})) > MAX_TASKS:
             raise UsageError(f"{count:,} tasks requested; a run has at most {MAX_TASKS:,}: use several runs")
         prepare = request_preparer(self.model, spec)
-        settings = ident.settings_by_task(self.model, [prepare(request) for request in requests])
+        prepared = [prepare(request) for request in requests]
+        settings = ident.settings_by_task(self.model, prepared)
         run_id = ident.run_id(spec, ident.identity(spec, self.model, self.content, *settings))
         folder = choose(Path(spec.output_path), run_id, spec.fresh)
         with RunFolder(folder) as run_folder:
@@ -88,7 +89,7 @@ class Session:
                 requests = source.requests()
             run_folder.reopen()
             log.info("run %s", folder)
-            self._warn_about_lengths(settings[0])
+            self._warn_about_settings(prepared, *settings)
             with Journal(run_folder.journal) as journal:
                 session = self._begin_session(journal, requests, scope, done)
                 remote = None
@@ -120,15 +121,27 @@ class Session:
         """The folder of the checkpoint's last training."""
         return locate(self.spec.adapter) if self.spec.adapter else self.path
 
-    def _warn_about_lengths(self, decoding: Mapping[str, Mapping[str, Any]]) -> None:
-        """Log if tasks are decoded on canvases that the checkpoint's training has not seen."""
-        tasks: dict[str, list[str]] = {}
+    def _warn_about_settings(
+        self, requests: Sequence[Request], decoding: Mapping[str, Mapping[str, Any]], likelihood: Mapping[str, Any]
+    ) -> None:
+        """Log settings without effect, and tasks on canvases that the checkpoint's training has not seen."""
+        for given, used, what in (
+            (self.spec.decoding, decoding, "generates an answer"),
+            (self.spec.likelihood, likelihood, "computes log-likelihoods"),
+        ):
+            if given and not used:
+                text = ", ".join(f"{name}={value}" for name, value in given.items())
+                log.warning("%s: without effect, since no task of this run %s", text, what)
+        tasks: dict[str, dict[str, None]] = {}
         for task, fields in decoding.items():
             if warning := unseen_length(self._trained, fields.get("gen_length")):
-                tasks.setdefault(warning, []).append(task)
+                tasks.setdefault(warning, {})[task] = None
+        for request in requests:
+            if request.resolved is not None and (remark := request.resolved.remark):
+                tasks.setdefault(remark, {})[request.task] = None
         for warning, names in tasks.items():
             more = f" and {len(names) - 3} more" if len(names) > 3 else ""
-            log.warning("%s%s: %s", ", ".join(names[:3]), more, warning)
+            log.warning("%s%s: %s", ", ".join(list(names)[:3]), more, warning)
 
     def _warn_about_other_programs(self, journal: Journal, requests: Sequence[Request]) -> None:
         """Log if another program answered requests of this run."""

@@ -25,7 +25,7 @@ from dare_bench.training.rewards import check_rewards
 from dare_bench.training.rows import Tokens
 from dare_bench.training.setup import combined, open_training, refuse_early, settle
 from dare_bench.training.sources import open_memory
-from dare_bench.training.spec import TrainSpec, trackers
+from dare_bench.training.spec import TrainSpec
 from dare_bench.training.tokens import histogram
 
 log = logging.getLogger("dare_bench")
@@ -70,8 +70,7 @@ def train(spec: TrainSpec | None = None, **fields: Unpack[TrainKeywords]) -> Tra
     began, out = time.perf_counter(), Path(spec.output_path)
     kind = registry().get("trainer", spec.method).load()
     spec = spec.with_defaults(kind)
-    data_parallel_size(spec.sequence_parallel_size)  # raises before the model is opened, as does the next line
-    trackers(spec.report_to)
+    data_parallel_size(spec.sequence_parallel_size)  # raises before the model is opened
     with contextlib.ExitStack() as stack:
         existed = existing(out) is not None
         if existed:

@@ -26,7 +26,7 @@ from dare_bench.training.rewards import NO_FUNCTIONS, Functions
 from dare_bench.training.rollout_engine import open_rollout_engine
 from dare_bench.training.rows import Tokens
 from dare_bench.training.services import TrainingServices, checked, evaluations, open_model
-from dare_bench.training.spec import BEST, DEFAULTS, TrainSpec, train_spec
+from dare_bench.training.spec import BEST, DEFAULTS, TrainSpec, refuse_trackers, train_spec
 from dare_bench.training.tokens import tokenize
 
 log = logging.getLogger("dare_bench")
@@ -102,6 +102,7 @@ def refuse_early(spec: TrainSpec, memory: RowTable | None = None) -> None:
     the data, names of tasks, an output folder with something else. Raises as :func:`~dare_bench.training.run.train`."""
     entry = registry().get("trainer", spec.method)
     loading.refuse_unknown_device(spec.device)
+    refuse_trackers(spec.report_to)
     options: dict[str, Any] = {}
     if "options" in entry.about:
         valid = valid_options(spec.method, options_of(entry), spec.options)
@@ -219,6 +220,9 @@ def replay(out: Path, step: int, model: str | None = None) -> tuple[Any, Callabl
         raise UsageError(
             f"{out} was trained by {spec.method}, which samples nothing; replay is for methods with rollouts"
         )
+    options = {**before.model_dump(), **(before.options or {})}
+    if steps is not None and "refuse_replay" in entry.about and isinstance(options.get("num_iterations"), int):
+        entry.load("refuse_replay")(out, step, steps, options)
     log.info("opening %s, from which %s was trained", spec.model, out)
     kind = entry.load()
     opened = open_training(spec.with_defaults(kind), kind)

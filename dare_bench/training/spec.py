@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
+from importlib.util import find_spec
 from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
 
 from dare_bench.config import one_line
 from dare_bench.errors import UsageError, suggestion, unknown
+from dare_bench.types import Dtype
 
 DEFAULTS: Mapping[str, Any] = {
     "lr_scheduler_type": "cosine",
@@ -38,6 +40,14 @@ BEST = (
     "early_stopping_threshold",
 )  # fmt: skip
 """Settings of the best checkpoint, by transformers' names."""
+TRACKERS = {"azure_ml": "azureml", "flyte": "flytekit"} | {
+    name: name
+    for name in (
+        "clearml", "codecarbon", "comet_ml", "dagshub", "dvclive", "kubeflow", "mlflow", "neptune", "swanlab",
+        "tensorboard", "trackio", "wandb",
+    )
+}  # fmt: skip
+"""The trackers that transformers knows, and the package of each."""
 MAX_STEPS, MAX_EPOCHS = 10**9, 1e6
 """Maximum number of optimizer steps, and of passes over the data, that a setting can ask for."""
 
@@ -79,7 +89,7 @@ class TrainSpec(BaseModel):
     family: str | None = Field(None, description="Family, if config.json does not identify it.")
     model_args: dict[str, Any] = Field(default_factory=dict, description="k=v,k=v for loading the model.")
     device: str | None = Field(None, description="cpu, cuda, cuda:1, ... (default: CUDA if available).")
-    dtype: str | None = Field(
+    dtype: Dtype | None = Field(
         None, description="Dtype of the weights (default: float32; the checkpoint's for a LoRA base on a GPU)."
     )
 
@@ -289,16 +299,25 @@ def trackers(requested: Sequence[str]) -> list[str]:
         UsageError: one that transformers does not know, or that is not installed.
     """
     from transformers.integrations import get_available_reporting_integrations  # slow to import
-    from transformers.integrations.integration_utils import INTEGRATION_TO_CALLBACK
 
     installed = get_available_reporting_integrations()
+    check_trackers(requested, installed)
+    return [name for name in requested if name in installed]
+
+
+def refuse_trackers(requested: Sequence[str]) -> None:
+    """Refuse as :func:`trackers`, without transformers."""
+    check_trackers(requested, [name for name, package in TRACKERS.items() if find_spec(package) is not None])
+
+
+def check_trackers(requested: Sequence[str], installed: Sequence[str]) -> None:
+    """Raise UsageError for an unknown tracker, and for one that is neither installed nor the default."""
     default = TrainSpec.model_fields["report_to"].default
     for name in requested:
-        if name != "none" and name not in INTEGRATION_TO_CALLBACK:
-            raise unknown("tracker", name, [*INTEGRATION_TO_CALLBACK, "none"])
+        if name not in TRACKERS and name != "none":
+            raise unknown("tracker", name, [*TRACKERS, "none"])
         if name != "none" and name not in installed and tuple(requested) != default:
             raise UsageError(
                 f"report_to={','.join(requested)}: {name} is not installed; pip install {name}, or leave it out "
                 f"(installed: {', '.join(sorted(installed)) or 'none'})"
             )
-    return [name for name in requested if name in installed]

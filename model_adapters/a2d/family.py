@@ -18,7 +18,7 @@ from dare_bench.model_adapters.a2d.network import BLOCK_LENGTH, MASK, network_of
 from dare_bench.model_adapters.backbone import DiffusionNetwork
 from dare_bench.model_adapters.family import Family, SamplerFields, SpecialIds
 from dare_bench.model_adapters.family_rules import special_from_tokenizer
-from dare_bench.model_adapters.fields import Count
+from dare_bench.model_adapters.fields import Count, idle_steps
 from dare_bench.model_adapters.replay.published import PublishedTies
 from dare_bench.model_adapters.sampling.attention import AttentionPolicy
 from dare_bench.model_adapters.sampling.caches import CACHES
@@ -69,6 +69,10 @@ class A2DDecoding(SamplerFields):
     @property
     def deterministic(self) -> bool:
         return super().deterministic and self.remasking != "random"
+
+    @property
+    def remark(self) -> str:
+        return idle_steps(self.steps_of_block, min(self.block_length, self.gen_length))
 
     @property
     def steps_of_block(self) -> int:

@@ -12,7 +12,7 @@ from pydantic import Field, model_validator
 
 from dare_bench.model_adapters.backbone import DiffusionNetwork
 from dare_bench.model_adapters.family import Family, SamplerFields
-from dare_bench.model_adapters.fields import Count, Probability, divides, steps_fit
+from dare_bench.model_adapters.fields import Count, Probability, divides, idle_steps, steps_fit
 from dare_bench.model_adapters.llada.network import LLaDAModelLM
 from dare_bench.model_adapters.replay.published import PublishedTies
 from dare_bench.model_adapters.sampling.attention import AttentionPolicy
@@ -77,6 +77,10 @@ class LLaDADecoding(SamplerFields):
     @property
     def deterministic(self) -> bool:
         return super().deterministic and self.remasking != "random"
+
+    @property
+    def remark(self) -> str:
+        return idle_steps(self.steps_per_block, self.block_length)
 
 
 def _is_fast(fields: Mapping[str, Any]) -> bool:

@@ -13,7 +13,7 @@ from pydantic import Field, field_validator, model_validator
 from dare_bench.errors import DecodingError
 from dare_bench.model_adapters.backbone import DiffusionNetwork
 from dare_bench.model_adapters.family import Family, SamplerFields
-from dare_bench.model_adapters.fields import Count, NaturalNumber, Probability, TopP
+from dare_bench.model_adapters.fields import Count, NaturalNumber, Probability, TopP, idle_steps
 from dare_bench.model_adapters.sampling.attention import AttentionPolicy
 from dare_bench.model_adapters.sampling.caches import CACHES
 from dare_bench.model_adapters.sampling.draws import ReferencePolicy
@@ -67,6 +67,10 @@ class SDARDecoding(SamplerFields):
                 f"not to {self.remasking_strategy!r}"
             )
         return self
+
+    @property
+    def remark(self) -> str:
+        return idle_steps(self.denoising_steps, self.block_length)
 
 
 STRATEGIES: Mapping[str, Callable[[SDARDecoding], Strategy]] = {

@@ -53,6 +53,18 @@ def test_the_prompt_may_come_from_standard_input(typed: Any) -> None:
         assert code == 0 and (json.loads(out)["prompt"], json.loads(out)["answers"][0]["text"]) == ("12+34=", "46")
 
 
+@pytest.mark.parametrize("words", [[], ["-"]])
+def test_no_prompt_is_refused(typed: Any, words: list[str]) -> None:
+    typed("")
+    code, out, err = call([*SUM, *words])
+    assert (code, out) == (2, "") and err.startswith("error: no prompt; give one: dare-bench generate")
+
+
+def test_steps_that_change_nothing_are_named() -> None:
+    code, out, err = call([*SUM, "--steps", "9", "12+34="])
+    assert (code, out) == (0, "46\n") and err.startswith("9 steps for a block of 4 tokens: each step unmasks at least")
+
+
 @pytest.mark.parametrize(
     ("against", "says"),
     [

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from calls import refused_early
 from require import need_package
 
 from dare_bench.errors import TrainingError, UsageError
@@ -182,8 +183,19 @@ def test_the_command_prints_groups_and_json(trained: Any, tmp_path: Path, capsys
     assert all(len(c["weights"]) == len(c["tokens"]) == len(c["pieces"]) for c in completions)
 
 
+def test_a_step_that_was_not_kept_is_refused_before_torch_is_imported(trained: Any, tmp_path: Path) -> None:
+    shutil.copytree(trained[0], tmp_path / "out")
+    for step in (2, 3):
+        shutil.rmtree(tmp_path / f"out/checkpoint-{step}")
+    says = (
+        "step 4: its rollout was sampled with the weights after step 2, and out has no checkpoint-2, and no table has "
+        "its completions; steps that can be replayed: 1 to 2, 5 to 6"
+    )
+    refused_early([("rl replay out --step 4", says)], tmp_path)
+
+
 def test_the_steps_that_can_be_replayed() -> None:
-    from dare_bench.trainers.rl.replay import replayable
+    from dare_bench.trainers.rl.kept import replayable
 
     assert replayable(7, 3, {0, 3}) == "1 to 6"
     assert replayable(7, 3, {0, 1, 6}) == "1 to 3, 7"

@@ -17,6 +17,7 @@ from require import need_package
 from safetensors.torch import load_file
 
 from dare_bench.errors import SaveError, TrainingError, UsageError
+from dare_bench.training.spec import TRACKERS
 
 need_package("accelerate")
 COMMON = ("--model", "tiny-llada-base", "--task", "dare_sudoku", "--rows", "200", "--learning-rate", "1e-3")
@@ -116,6 +117,12 @@ def test_scores_of_evaluations_are_in_the_trackers_at_their_steps_also_after_a_k
 def test_a_training_that_only_warms_up_says_so(tmp_path, caplog, schedule, said):
     train(tmp_path / "out", max_steps=1, lr_scheduler_type=schedule)
     assert ("warmup_steps covers all steps (1), of which the first has a learning rate of 0" in caplog.text) is said
+
+
+def test_the_trackers_are_those_of_transformers():
+    from transformers.integrations.integration_utils import INTEGRATION_TO_CALLBACK
+
+    assert set(TRACKERS) == set(INTEGRATION_TO_CALLBACK)
 
 
 def test_the_name_of_a_training_is_passed_to_the_trackers(tmp_path, monkeypatch):

@@ -18,9 +18,9 @@ from dare_bench.config import one_line
 from dare_bench.errors import TrainingError
 from dare_bench.reading import parse_json, read_bytes
 from dare_bench.trainers.rl.completions import Completion
+from dare_bench.trainers.rl.kept import table_name
 from dare_bench.types import Generation, Reward, RewardPrompt
 
-FOLDER = "completions"
 MOST = 256
 LIMIT = 1 << 28
 """Bytes of a file that are read."""
@@ -51,11 +51,6 @@ class TableRow:
 def is_due(step: int, every: int, iterations: int) -> bool:
     """Is the rollout that ``step`` (from 0) is the first of written, with a file every so many steps (0: never)?"""
     return every > 0 and step % every < iterations
-
-
-def table_name(step: int) -> str:
-    """The file of the rollout that ``step`` (from 0) is the first of."""
-    return f"{FOLDER}/step-{step + 1:06d}.jsonl"
 
 
 def table_lines(
@@ -97,15 +92,9 @@ def table_lines(
     return [json.dumps(row) for row in rows]
 
 
-def read_table(out: Path, step: int) -> list[TableRow] | None:
-    """The completions that ``step`` (from 1) is the first to train on; None if they were not kept.
-
-    Raises:
-        TrainingError: the file is damaged.
-    """
+def read_table(out: Path, step: int) -> list[TableRow]:
+    """The completions that ``step`` (from 1) is the first to train on; raises TrainingError if the file is damaged."""
     file = out / table_name(step - 1)
-    if not file.exists():
-        return None
     try:
         lines = read_bytes(file, TrainingError, limit=LIMIT).splitlines()
         rows = TypeAdapter(list[TableRow]).validate_python([parse_json(line) for line in lines])
@@ -116,9 +105,3 @@ def read_table(out: Path, step: int) -> list[TableRow] | None:
     if not rows or any(len(row.tokens) != len(row.set_at) for row in rows):
         raise TrainingError(f"{file} is damaged (no completions, or tokens and set_at of different length); remove it")
     return rows
-
-
-def tables(out: Path) -> set[int]:
-    """The steps, from 0, whose completions were kept."""
-    names = (file.stem.rpartition("-")[2] for file in (out / FOLDER).glob("step-*.jsonl"))
-    return {int(name) - 1 for name in names if name.isdecimal()}

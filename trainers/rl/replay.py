@@ -17,14 +17,14 @@ from torch import Tensor
 
 from dare_bench.errors import UsageError
 from dare_bench.protocols import LoadedModel, Services
-from dare_bench.registry import registry
 from dare_bench.trainers.checkpoints import checkpoints, step_of
 from dare_bench.trainers.forwards import settle
 from dare_bench.trainers.loop import Loop
 from dare_bench.trainers.policy import PolicyInTraining
 from dare_bench.trainers.rl.algorithm import Algorithm
 from dare_bench.trainers.rl.completions import Completion
-from dare_bench.trainers.rl.completions_table import TableRow, read_table, table_name, tables
+from dare_bench.trainers.rl.completions_table import TableRow, read_table
+from dare_bench.trainers.rl.kept import kept_weights, refuse_not_kept, table_name
 from dare_bench.trainers.rl.rollout import Rollouts
 from dare_bench.trainers.rl.rollout_file import Rollout
 from dare_bench.trainers.rl.surrogate import RolloutStep
@@ -98,21 +98,13 @@ def replay(
     first = number - iteration
     place: dict[str, Any] = {"step": step, "steps": steps, "rollout": rollout}
     place |= {"iteration": iteration, "iterations": iterations}
-    never = _why_never(method)
-    weights = set[int]() if never else {0, *saved}
-    if first not in weights:
-        if (rows := read_table(out, first + 1)) is not None:
-            groups = tuple(tuple(map(_of_table, group)) for _, group in groupby(rows, key=lambda row: row.group))
-            table = f"the table {table_name(first)}"
-            return Replay(**place, sampled_from=table, updated_from=None, groups=groups, is_table=True)
-        reason = never or (
-            f"its rollout was sampled with the weights after step {first}, and {out} has no checkpoint-{first}"
-        )
-        raise UsageError(
-            f"step {step}: {reason}, and no table has its completions; steps that can be replayed: "
-            f"{replayable(steps, iterations, weights | tables(out))}; a training keeps all with --save-steps "
-            f"{iterations}, or completions without weights with --log-completions {iterations}"
-        )
+    options = method.options.model_dump()
+    refuse_not_kept(out, step, steps, options)
+    if first not in kept_weights(out, options):
+        rows = read_table(out, first + 1)
+        groups = tuple(tuple(map(_of_table, group)) for _, group in groupby(rows, key=lambda row: row.group))
+        table = f"the table {table_name(first)}"
+        return Replay(**place, sampled_from=table, updated_from=None, groups=groups, is_table=True)
     with TemporaryDirectory() as scratch:
         arguments = training_arguments(spec, model, Path(scratch))
         arguments.max_steps = steps
@@ -167,33 +159,12 @@ def replayed(rollout: Rollout, update: RolloutStep, weight_N: Tensor | None) -> 
     ]  # fmt: skip
 
 
-def _why_never(method: Algorithm) -> str:
-    """Why no rollout of a training can be made again; empty if it can."""
-    if method.options.rollout_engine is not None:
-        return f"engine {method.options.rollout_engine} sampled, whose random numbers cannot be drawn again"
-    if functions := method.options.reward_weights.keys() - set(registry().names("reward")):
-        return f"its reward {min(functions)!r} is a function of your own"
-    return ""
-
-
 def _of_table(row: TableRow) -> ReplayedCompletion:
     """A completion as far as the table of its rollout has it: without the weights of tokens."""
     return ReplayedCompletion(
         prompt=row.prompt_ids, tokens=row.tokens, scored=row.scored, key=0, set_at=row.set_at, where=row.where,
         logprobs=row.logprobs, text=row.completion, reward=row.reward, advantage=row.advantage, weights=None,
     )  # fmt: skip
-
-
-def replayable(steps: int, iterations: int, kept: set[int]) -> str:
-    """The steps whose rollout can be shown again, in words: the weights before the first step of a rollout, or a table
-    of its completions, were kept."""
-    ranges: list[tuple[int, int]] = []
-    for first in sorted(kept):
-        if first % iterations == 0 and first < steps:
-            last = min(first + iterations, steps)
-            begin = ranges.pop()[0] if ranges and ranges[-1][1] == first else first + 1
-            ranges.append((begin, last))
-    return ", ".join(f"{begin} to {last}" if begin < last else str(begin) for begin, last in ranges) or "none"
 
 
 def _name(step: int) -> str:

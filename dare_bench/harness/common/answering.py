@@ -99,9 +99,9 @@ def package_folder(package: str, title: str) -> Path:
     return Path(next(iter(spec.submodule_search_locations)))
 
 
-def included_folder(folder: str | Path, files: str, error: type[DareError]) -> Path:
-    """The resolved folder of ``--include-path`` with ``files`` (for the message); raises ``error`` if there is none."""
+def included_folder(folder: str | Path, files: str) -> Path:
+    """The resolved folder of ``--include-path`` with ``files`` (for the message); raises UsageError for none."""
     root = existing(folder)
     if root is None or not root.is_dir():
-        raise error(f"--include-path {folder}: no such folder; give a folder with {files}")
+        raise UsageError(f"--include-path {folder}: no such folder; give a folder with {files}")
     return root.resolve()

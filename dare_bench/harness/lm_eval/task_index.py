@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from dare_bench.cache import cache_dir, write_cache
-from dare_bench.errors import DataError, unknown
+from dare_bench.errors import DataError, UsageError, unknown
 from dare_bench.harness.common.answering import included_folder, package_folder
 from dare_bench.harness.common.requests import ROLLING, undefined
 from dare_bench.harness.lm_eval.yaml_scan import Scanner, scan, value_of
@@ -103,9 +103,9 @@ class TaskIndex:
         for entry in registry().entries("task_folder"):
             self._add(Path(entry.target), entry.name)
         for folder in include_path:
-            root = included_folder(folder, "lm-eval task files", DataError)
+            root = included_folder(folder, "lm-eval task files")
             if not self._add(root, str(folder)):
-                raise DataError(
+                raise UsageError(
                     f"--include-path {folder}: no task file in this folder (*.yaml with a task or group key); give the"
                     " folder with the tasks, or leave it out"
                 )
@@ -134,7 +134,7 @@ class TaskIndex:
 
         Raises:
             UnknownNameError: nothing has that name; the message lists the three closest.
-            DataError: a path that does not exist.
+            UsageError: a path that does not exist.
         """
         names: list[str] = []
         for pattern in patterns:
@@ -157,16 +157,16 @@ class TaskIndex:
         """Adds a task file, or all of a folder, to the index."""
         path = existing(word)
         if path is None:
-            raise DataError(f"--tasks {word}: no such task file")
+            raise UsageError(f"--tasks {word}: no such task file")
         if path.is_dir():
             entries = _entries(path.resolve(), str(path), _scanned(path.resolve()))
             if not entries:
-                raise DataError(f"--tasks {path}: no task file (*.yaml with a task or group key) in this folder")
+                raise UsageError(f"--tasks {path}: no task file (*.yaml with a task or group key) in this folder")
         else:
             rows = (row for row in scan(path.resolve().parent) if row[2] == path.name)
             name, kind, *_ = next(rows, ("", ""))
             if not name:
-                raise DataError(f"--tasks {path}: the file has no task or group key")
+                raise UsageError(f"--tasks {path}: the file has no task or group key")
             entries = {name: TaskEntry(name, kind, str(path.resolve()), str(path))}
         self.entries.update(entries)
         return [name for name, entry in entries.items() if entry.kind != "tag"]

@@ -94,7 +94,7 @@ class ConfigCatalog:
     def __init__(self, include_path: Sequence[str | Path] = ()) -> None:
         self._roots: list[tuple[str, Path]] = []
         for folder in include_path:
-            root = included_folder(folder, "OpenCompass config files", UsageError)
+            root = included_folder(folder, "OpenCompass config files")
             if not _scan(root):
                 raise UsageError(
                     f"--include-path {folder}: no config file in this folder (*.py that defines data sets); give the"

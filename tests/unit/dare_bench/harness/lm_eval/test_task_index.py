@@ -162,7 +162,7 @@ def test_match_names_globs_paths_and_the_closest(tmp_path: Path) -> None:
         index.match(["toy_ad"])
     with pytest.raises(UnknownNameError, match="nothing_"):
         index.match(["nothing_*"])
-    with pytest.raises(DataError, match=r"absent\.yaml: no such task file"):
+    with pytest.raises(UsageError, match=r"absent\.yaml: no such task file"):
         index.match(["absent.yaml"])
     alone = TaskIndex()
     assert alone.match([str(tmp_path / "add.yaml")]) == ["toy_add"]
@@ -176,7 +176,7 @@ def test_an_include_path_wins_and_says_so(tmp_path: Path) -> None:
     assert index.entries["gsm8k"].path == tmp_path / "mine.yaml"
     assert "replaces lm-eval's" in index.replaced["gsm8k"]
     assert "hellaswag" not in index.replaced
-    with pytest.raises(DataError, match="no such folder"):
+    with pytest.raises(UsageError, match="no such folder"):
         TaskIndex([tmp_path / "absent"])
 
 

@@ -12,12 +12,10 @@ import re
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from functools import partial
 from statistics import fmean
 from typing import Any
 
 from dare_bench.analysis.parallelism import aup, kept_points
-from dare_bench.errors import DareError
 from dare_bench.leaderboards.board_rows import BoardRow
 from dare_bench.leaderboards.context import BoardView
 from dare_bench.leaderboards.entries import BoardEntry, RunScore, recipe_of
@@ -50,7 +48,7 @@ class ParallelMethod:
 
 def methods(site: Site | None, view: BoardView, at: int) -> list[ParallelMethod]:
     """The methods with several budgets in the task of that column, best AUP first. Rows that the board does not rank
-    for another reason than missing tasks are left out. ``site`` caches what is read from samples; without it, only
+    for another reason than missing tasks are left out. ``site`` has what was read with sample pages; without it, only
     runs whose whole cost is that of the task have tokens per forward."""
     found: dict[str, list[tuple[BoardRow, RunScore]]] = defaultdict(list)
     for row in view.rows:
@@ -106,24 +104,9 @@ def _tokens_per_forward(site: Site | None, cell: RunScore) -> float | None:
 
 def _of_run(site: Site | None, entry: BoardEntry, task: str) -> float | None:
     """Tokens up to the first EOS per forward pass in one task: of the run if it generated nothing else, otherwise from
-    its sample lines."""
+    its sample lines, which were read with their pages."""
     if len(entry.decodings) == 1:
         return entry.cost.tpf
-    if site is None or task not in entry.files:
-        return None
-    inputs = (entry.state, entry.files[task])
-    facts = site.part(f"tokens per forward {entry.slug} {task}", inputs, partial(_read, entry, task))
-    rate: float | None = facts["tpf"]
+    pages = site.parts.get(f"samples {entry.slug} {task}") if site is not None else None
+    rate: float | None = pages.facts.get("tpf") if pages is not None else None
     return rate
-
-
-def _read(entry: BoardEntry, task: str) -> dict[str, float | None]:
-    tokens = passes = 0
-    try:
-        for line in entry.open().samples(task):
-            for answer in line.get("dare_bench") or ():
-                tokens += answer.get("tokens_to_eos") or 0
-                passes += answer.get("nfe") or 0
-    except DareError:  # unreadable samples are reported when their pages are written
-        return {"tpf": None}
-    return {"tpf": tokens / passes if passes else None}

@@ -10,14 +10,14 @@ task of any size takes the memory of one page.
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import cache
 from typing import Any, BinaryIO
 
 from markupsafe import Markup
 
-from dare_bench.analysis.pairing import DocumentValues, mismatched_scores
+from dare_bench.analysis.pairing import DocumentValues, scores_of_lines
 from dare_bench.errors import RunError
 from dare_bench.leaderboards.board_ranking import named_ids, stratum_facts
 from dare_bench.leaderboards.context import Context
@@ -25,8 +25,8 @@ from dare_bench.leaderboards.entries import BoardEntry
 from dare_bench.leaderboards.rendering import data_script, script_json, slug
 from dare_bench.leaderboards.sample_document import DocumentLine, RenderedDocument, render_document
 from dare_bench.leaderboards.site import Site
+from dare_bench.runs.index import Document
 from dare_bench.runs.reader import Run
-from dare_bench.runs.scores import Score
 from dare_bench.runs.text import one_line
 from dare_bench.runs.writer import save_error
 
@@ -138,20 +138,16 @@ def _task(site: Site, entry: BoardEntry, opened: Callable[[], Run], task: str) -
 
 
 def _write(site: Site, entry: BoardEntry, run: Run, task: str) -> dict[str, Any]:
-    notes = [
-        f"The {kind} file of this task was changed after the run. It is shown with its present contents."
-        for kind, differs in (("samples", run.edited(task)), ("traces", run.traces_edited(task)))
-        if differs
-    ] + [f"A score of this task is not that of its documents: {problem}." for problem in mismatched_scores(run, task)]
-    score = run.headline(task)
+    read = _TaskFacts(run, task)
     try:
         with tempfile.TemporaryFile() as spool:
-            pages, overview, ids, values = _spooled(site, run, task, score, spool, _folder(entry, task))
-            total = sum(page.documents for page in pages)
+            pages, overview = _spooled(site, run, read, spool, _folder(entry, task))
+            total = len(read.ids)
+            notes = _notes(run, task, read)
             if pages:
                 _write_pages(
                     site, pages, overview, spool, _folder(entry, task),
-                    run=run, task=task, score=score, notes=notes, entry=entry, total=total,
+                    run=run, task=task, score=read.headline, notes=notes, entry=entry, total=total,
                 )  # fmt: skip
     except OSError as error:
         raise save_error(tempfile.gettempdir(), error) from error
@@ -159,22 +155,64 @@ def _write(site: Site, entry: BoardEntry, run: Run, task: str) -> dict[str, Any]
         "documents": total,
         "edited": bool(notes),
         "sizes": [page.documents for page in pages],
-        "ids": named_ids(ids),
-        "values": {} if values is None or values.problem() else {values.key: stratum_facts(task, values)},
+        "ids": named_ids(read.ids),
+        "values": read.headline_values(),
+        "tpf": read.tokens / read.passes if read.passes else None,
     }
 
 
+def _notes(run: Run, task: str, read: _TaskFacts) -> list[str]:
+    """What was changed after the run."""
+    return [
+        f"The {kind} file of this task was changed after the run. It is shown with its present contents."
+        for kind, differs in (("samples", run.edited(task)), ("traces", run.traces_edited(task)))
+        if differs
+    ] + [f"A score of this task is not that of its documents: {problem}." for problem in read.mismatches()]
+
+
+class _TaskFacts:
+    """What boards need of a task's documents, read in the same pass as the pages: their ids, their values of the
+    headline and of other scores, the sums of tokens up to the first EOS and of forward passes."""
+
+    def __init__(self, run: Run, task: str) -> None:
+        self.task = task
+        self.headline = run.headline(task)
+        self.ids: list[str] = []
+        self.tokens = self.passes = 0
+        self._checked = scores_of_lines(run, task)
+        scores = self._checked if self.headline is None else [self.headline, *self._checked]
+        self._values = {score: DocumentValues(score.key, score.value) for score in scores}
+
+    def add(self, document: Document) -> None:
+        doc_id = str(document.doc_id)
+        self.ids.append(doc_id)
+        for row in document.rows:
+            for score, values in self._values.items():
+                values.add_line(score, row, doc_id)
+            for answer in row.get("dare_bench") or ():
+                self.tokens += answer.get("tokens_to_eos") or 0
+                self.passes += answer.get("nfe") or 0
+
+    def mismatches(self) -> list[str]:
+        """The scores that are not the mean of the sample lines, one line each."""
+        return [text for score in self._checked if (text := self._values[score].problem()) is not None]
+
+    def headline_values(self) -> dict[str, list[Any]]:
+        """The values of the headline by its key; empty where it is not their mean."""
+        values = self._values.get(self.headline) if self.headline is not None else None
+        return {} if values is None or values.problem() else {values.key: stratum_facts(self.task, values)}
+
+
 def _spooled(
-    site: Site, run: Run, task: str, score: Score | None, spool: BinaryIO, folder: str
-) -> tuple[list[SamplePage], _Overview, list[str], DocumentValues | None]:
-    """The pages of a task, whose text is written one after another into ``spool``, the ids of all documents, and their
-    values of ``score``. The scripts with the answers of each page are written to ``folder``."""
-    values = DocumentValues(score.key, score.value) if score is not None else None
+    site: Site, run: Run, read: _TaskFacts, spool: BinaryIO, folder: str
+) -> tuple[list[SamplePage], _Overview]:
+    """The pages of a task, whose text is written one after another into ``spool``. The scripts with the answers of each
+    page are written to ``folder``."""
     pages: list[SamplePage] = []
-    overview, ids = _Overview(), list[str]()
+    overview = _Overview()
     answers: dict[str, list[Any]] = {}
-    for at, document in enumerate(run.documents(task)):
-        rendered = render_document(document, score, run.choice_value, opened=at == 0)
+    for at, document in enumerate(run.documents(read.task)):
+        rendered = render_document(document, read.headline, run.choice_value, opened=at == 0)
         text = rendered.html.encode("utf-8", "replace")
         doc_id = one_line(str(document.doc_id), 24)
         if not pages or pages[-1].documents >= PAGE_SIZE or pages[-1].size + len(text) > PAGE_BYTES:
@@ -184,19 +222,11 @@ def _spooled(
             answers = {}
         pages[-1].add(doc_id, rendered, spool.write(text))
         overview.add(pages[-1], rendered)
-        ids.append(str(document.doc_id))
-        answers[ids[-1]] = rendered.answers
-        if score is not None and values is not None:
-            _add_value(values, score, ids[-1], document.rows)
+        read.add(document)
+        answers[read.ids[-1]] = rendered.answers
     if pages:
         _write_answers(site, folder, pages[-1].number, answers)
-    return pages, overview, ids, values
-
-
-def _add_value(values: DocumentValues, score: Score, doc_id: str, rows: Iterable[Mapping[str, Any]]) -> None:
-    for row in rows:
-        if row.get("filter", "none") == score.filter and row.get(score.metric) is not None:
-            values.add(doc_id, row[score.metric], row.get("target_hash"))
+    return pages, overview
 
 
 def _write_answers(site: Site, folder: str, number: int, answers: Mapping[str, list[Any]]) -> None:

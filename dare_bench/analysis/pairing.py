@@ -6,7 +6,7 @@ Sample lines are read as a stream; only document ids and values are kept in memo
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -129,6 +129,11 @@ class DocumentValues:
         elif math.isfinite(total := math.fsum(values)):
             self.parts[doc], self.targets[doc] = (total, len(values)), target
 
+    def add_line(self, score: Score, line: Mapping[str, Any], doc: str) -> None:
+        """Add the value of ``score`` in a document's sample line, if it has one."""
+        if line.get("filter", "none") == score.filter and line.get(score.metric) is not None:
+            self.add(doc, line[score.metric], line.get("target_hash"))
+
     def problem(self, rel_tol: float = 1e-6, abs_tol: float = 1e-9) -> str | None:
         """Why the score is not the mean of these values; None if it is."""
         if self._has_other_types or not self.parts:
@@ -163,19 +168,23 @@ def values_of(run: Run, score: Score, tasks: Sequence[str]) -> DocumentValues:
     for task in tasks:
         run.require_samples(task)
         for row in run.samples(task):
-            if row.get("filter", "none") == score.filter and row.get(score.metric) is not None:
-                doc = str(row.get("doc_id"))
-                values.add(f"{task}/{doc}" if len(tasks) > 1 else doc, row[score.metric], row.get("target_hash"))
+            doc = str(row.get("doc_id"))
+            values.add_line(score, row, f"{task}/{doc}" if len(tasks) > 1 else doc)
     return values
 
 
 def mismatched_scores(run: Run, task: str) -> list[str]:
-    """The scores of a task that are no longer the mean of its sample lines, although their intervals were computed from
-    these: one line each. Those of an external result are computed from its present lines."""
+    """The scores of :func:`scores_of_lines` that are no longer the mean of the task's sample lines: one line each."""
+    values = (values_of(run, score, [task]) for score in scores_of_lines(run, task))
+    return [text for each in values if (text := each.problem()) is not None]
+
+
+def scores_of_lines(run: Run, task: str) -> list[Score]:
+    """The scores of a task whose intervals were computed from its sample lines by the run; none without a samples file.
+    Those of an external result are computed from its present lines."""
     if run.is_external or run.samples_file(task) is None:
         return []
-    scores = [score for score in run.scores() if score.task == task and score.method not in ("none", "normal")]
-    return [text for score in scores if (text := values_of(run, score, [task]).problem()) is not None]
+    return [score for score in run.scores() if score.task == task and score.method not in ("none", "normal")]
 
 
 def score_of(run: Run, task: str, key: str | None) -> Score:

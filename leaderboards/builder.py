@@ -5,6 +5,7 @@ from __future__ import annotations
 import warnings
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
@@ -31,6 +32,7 @@ from dare_bench.leaderboards.board import Board, column_names, load_board
 from dare_bench.leaderboards.board_ranking import make_rows, most_filled, settled
 from dare_bench.leaderboards.context import BoardView, Context
 from dare_bench.leaderboards.entries import read_entries
+from dare_bench.leaderboards.forked import mapped, processors
 from dare_bench.leaderboards.rendering import HERE, Link, slug
 from dare_bench.leaderboards.site import MANIFEST, NOTED, Site
 from dare_bench.runs.writer import held, refuse_other_files
@@ -39,6 +41,8 @@ PAGES: tuple[Any, ...] = (speed_page, unmasking_page, comparison_index, lineage_
 """Modules of pages over several runs. ``link(context)`` is their link in the navigation, None if they would be empty;
 ``write(site, context)`` writes them."""
 
+FORK_FROM = 2 << 20
+"""Size in bytes of all samples and traces from which several processes write their pages; less takes a second."""
 MOST_TASKS = 100
 """Pages of single tasks of a sparse board; each links to all others."""
 
@@ -143,12 +147,8 @@ def _write(
 ) -> None:
     """Write everything. Samples come first: they show which rows get a badge, and how rows compare by document."""
     site.part("static", "static", lambda: _static(site))
-    for done, entry in enumerate(context.entries, start=1):
-        if context.samples:
-            report.documents += sample_pages.write(site, context, entry)
-        if progress is not None:
-            progress(done, len(context.entries))
     if context.samples:
+        report.documents = _write_samples(site, context, progress)
         context.views = [_view(view.name, view.board, context, view.place, site) for view in context.views]
     for entry in context.entries:
         run_page.write(site, context, entry)
@@ -167,6 +167,25 @@ def _write(
     overview_page.write(site, context)
     if site.url:
         preview_image.write(site, context.views[0])
+
+
+def _write_samples(site: Site, context: Context, progress: Callable[[int, int], None] | None) -> int:
+    """Write the sample pages of all runs, by several processes where that saves time; returns the number of documents
+    that they show."""
+    entries, documents = context.entries, 0
+    states = [state for entry in entries for files in entry.files.values() for state in files if state is not None]
+    processes = processors() if sum(size for _, size, *_ in states) >= FORK_FROM else 1
+    with mapped(partial(sample_pages.write, site), entries, processes) as results:
+        for done, (entry, written) in enumerate(zip(entries, results, strict=True), start=1):
+            documents += written.documents
+            entry.edited += written.edited
+            context.pages[entry.slug], context.answers[entry.slug] = written.pages, written.answers
+            site.adopt(written.parts)
+            for text in written.problems:
+                context.problem(text)
+            if progress is not None:
+                progress(done, len(entries))
+    return documents
 
 
 def _declared_view(number: int, name: str, board: Board, context: Context) -> BoardView:

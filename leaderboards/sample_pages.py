@@ -20,11 +20,10 @@ from markupsafe import Markup
 from dare_bench.analysis.pairing import DocumentValues, scores_of_lines
 from dare_bench.errors import RunError
 from dare_bench.leaderboards.board_ranking import named_ids, stratum_facts
-from dare_bench.leaderboards.context import Context
 from dare_bench.leaderboards.entries import BoardEntry
 from dare_bench.leaderboards.rendering import data_script, script_json, slug
 from dare_bench.leaderboards.sample_document import DocumentLine, RenderedDocument, render_document
-from dare_bench.leaderboards.site import Site
+from dare_bench.leaderboards.site import Site, SitePart
 from dare_bench.runs.index import Document
 from dare_bench.runs.reader import Run
 from dare_bench.runs.text import one_line
@@ -94,28 +93,51 @@ class _Overview:
             self.lines[own].append((page.number, page.last, document.line, document.unread))
 
 
-def write(site: Site, context: Context, entry: BoardEntry) -> int:
-    """Write the sample pages of a run; returns how many documents they show. Damaged sample lines are reported as a
-    problem: the scores stand, the pages of that task are left out."""
+@dataclass(slots=True)
+class RunSamples:
+    """The sample pages of a run.
+
+    ``documents``: how many they show. ``edited``: the tasks whose files were changed after the run. ``pages``: by task,
+    the table of all its samples; ``answers``: by task, how its documents are divided into pages. ``problems``: damaged
+    sample lines, one line each. ``parts``: the parts of the site.
+    """
+
+    documents: int = 0
+    edited: list[str] = field(default_factory=list)
+    pages: dict[str, str] = field(default_factory=dict)
+    answers: dict[str, Mapping[str, Any]] = field(default_factory=dict)
+    problems: list[str] = field(default_factory=list)
+    parts: dict[str, SitePart] = field(default_factory=dict)
+
+
+def write(site: Site, entry: BoardEntry) -> RunSamples:
+    """Write the sample pages of a run. Damaged sample lines are a problem of that task: its scores stand, its pages are
+    left out."""
+    written = RunSamples()
     if entry.status == "running":
-        return 0
+        return written
     opened = cache(entry.open)  # only where pages are to be written
-    documents = 0
     for task in entry.tasks:
+        name, folder = part_name(entry, task), _folder(entry, task)
         try:
             facts = _task(site, entry, opened, task)
         except RunError as error:
-            context.problem(str(error))
+            written.problems.append(str(error))
             facts = {"edited": _edited(opened, task)}
+        if name in site.parts:
+            written.parts[name] = site.parts[name]
         if facts.get("edited"):
-            entry.edited.append(task)
+            written.edited.append(task)
         if facts.get("documents"):
-            documents += facts["documents"]
-            context.pages.setdefault(entry.slug, {})[task] = f"{_folder(entry, task)}/index.html"
-            context.answers.setdefault(entry.slug, {})[task] = {
-                "folder": _folder(entry, task), "sizes": facts["sizes"], "ids": facts["ids"],
-            }  # fmt: skip
-    return documents
+            written.documents += facts["documents"]
+            written.pages[task] = f"{folder}/index.html"
+            written.answers[task] = {"folder": folder, "sizes": facts["sizes"], "ids": facts["ids"]}
+    return written
+
+
+def part_name(entry: BoardEntry, task: str) -> str:
+    """The part of the site with the sample pages of a task."""
+    return f"samples {entry.slug} {task}"
 
 
 def _edited(opened: Callable[[], Run], task: str) -> bool:
@@ -134,7 +156,7 @@ def _task(site: Site, entry: BoardEntry, opened: Callable[[], Run], task: str) -
     if task not in entry.files:
         return {}
     inputs = (entry.state, entry.slug, entry.name, entry.files[task])
-    return site.part(f"samples {entry.slug} {task}", inputs, lambda: _write(site, entry, opened(), task))
+    return site.part(part_name(entry, task), inputs, lambda: _write(site, entry, opened(), task))
 
 
 def _write(site: Site, entry: BoardEntry, run: Run, task: str) -> dict[str, Any]:

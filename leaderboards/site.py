@@ -9,7 +9,7 @@ appends the name to ``data/files.new``, which is deleted when the list is writte
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
@@ -73,16 +73,20 @@ class Site:
         part = self._current = SitePart(key)
         try:
             part.facts = dict(write() or {})
-        except BaseException:  # an incomplete part is listed as an earlier build's: its files go or are written again
-            old = self._before.setdefault(name, SitePart(""))
-            self._before[name] = SitePart("", {**old.files, **part.files}, {})
-            raise
         finally:
             self._current = None
         part.files = {place: _stamp(self.out / place) for place in part.files}
         self.parts[name] = part
         self.written.append(name)
         return part.facts
+
+    def adopt(self, parts: Mapping[str, SitePart]) -> None:
+        """Add parts that a forked process has written or found unchanged; those of this process are here already."""
+        for name, part in parts.items():
+            if name not in self.parts:
+                self.parts[name] = part
+                if part != self._before.get(name):
+                    self.written.append(name)
 
     def _unchanged(self, part: SitePart) -> bool:
         """Are a part's files those that were written, by size and time? A part that was changed is written again."""
@@ -126,13 +130,13 @@ class Site:
         return sorted({MANIFEST, *(place for part in self.parts.values() for place in part.files)})
 
     def finish(self) -> None:
-        """Remove files that only an earlier build wrote, then write the list of files.
+        """Remove files that only an earlier build wrote, and those of parts that failed, then write the list of files.
 
-        Only names in the earlier build's list are removed, and only below the site's folder.
+        Only names in the lists of files are removed, and only below the site's folder.
         """
-        kept = set(self.files)
         inside = self.out.resolve()
-        for place in {place for part in self._before.values() for place in part.files} - kept:
+        before = {place for part in self._before.values() for place in part.files}
+        for place in before.union(_logged(self.out)).difference(self.files):
             path = self.out / place
             if inside in path.resolve().parents and path.is_file():
                 try:
@@ -155,9 +159,14 @@ class Site:
         (self.out / NOTED).unlink(missing_ok=True)
 
     def abandon(self) -> None:
-        """Keep the list complete when a build is interrupted: files of the last build are still listed."""
+        """Keep the list complete when a build is interrupted: files of the last build, and of parts that were not
+        finished, are still listed."""
         for name, part in self._before.items():
             self.parts.setdefault(name, part)
+        unfinished = set(_logged(self.out)).difference(self.files)
+        _remove_halves(self.out, unfinished)
+        for place in unfinished:
+            self.parts[""].files[place] = []
         self.save()
 
 
@@ -181,6 +190,7 @@ def _manifest(out: Path) -> dict[str, SitePart]:
     for path in (out / MANIFEST, out / NOTED):
         _remove_special(path)
     logged = _logged(out)
+    _remove_halves(out, logged)
     try:
         raw = read_json(out / MANIFEST, DareError, limit=_MAX_LIST)
     except DareError:
@@ -190,6 +200,7 @@ def _manifest(out: Path) -> dict[str, SitePart]:
     for name, part in (parts if isinstance(parts, dict) else {}).items():
         if isinstance(part, dict) and isinstance(part.get("files"), dict) and isinstance(part.get("facts"), dict):
             result[str(name)] = SitePart(str(part.get("key")), part["files"], part["facts"])
+    result.pop("", None)
     places = {str(place) for place in (*(files if isinstance(files, list) else ()), *logged)}
     listed = {place for part in result.values() for place in part.files}
     result[""] = SitePart("", {place: [] for place in places - listed - {MANIFEST}})  # files of no part are removed
@@ -197,15 +208,18 @@ def _manifest(out: Path) -> dict[str, SitePart]:
 
 
 def _logged(out: Path) -> list[str]:
-    """The files that a killed build had begun to write; the temporary files that it left are removed now."""
+    """The files that this build, or one that was killed, has begun to write."""
     try:
-        places = read_source(out / NOTED, DareError, limit=_MAX_LIST).splitlines()
+        return read_source(out / NOTED, DareError, limit=_MAX_LIST).splitlines()
     except DareError:
         return []
+
+
+def _remove_halves(out: Path, places: Iterable[str]) -> None:
+    """Remove the temporary files that killed processes left beside these files."""
     for folder in {(out / place).parent for place in places}:
         if out.resolve() in (folder.resolve(), *folder.resolve().parents) and folder.is_dir():
             remove_leftovers(folder)
-    return places
 
 
 def _stamp(path: Path) -> list[int]:

@@ -27,6 +27,7 @@ from dare_bench.leaderboards.site import Site
 from dare_bench.runs.schema import UNKNOWN
 from dare_bench.runs.scores import weakest
 from dare_bench.runs.text import no_formula, one_line
+from dare_bench.runs.writer import dumps
 
 FIRST = "table.html"
 """The page of a site's first board."""
@@ -51,6 +52,12 @@ def board_record(view: BoardView) -> dict[str, Any]:
             _row_record(row, view.columns, [bands[number] for bands in by_task]) for number, row in enumerate(view.rows)
         ],
     }
+
+
+@lru_cache(maxsize=1)
+def board_json(view: BoardView) -> bytes:
+    """The record as the file's bytes, which its citation has the digest of."""
+    return dumps(board_record(view), indent=2) + b"\n"
 
 
 def _row_record(
@@ -207,7 +214,7 @@ def _write(site: Site, view: BoardView, record: dict[str, Any], around: dict[str
     table = csv_table(record, view.columns)
     data = data_stem(view)
     places = {"data": f"{data}.json", "csv": f"{data}.csv", "script": f"{data}.js"}
-    site.json(places["data"], record)
+    site.bytes(places["data"], board_json(view))
     site.text(places["csv"], csv_text(table))
     site.text(places["script"], script(record, table, view.columns))
     site.page(view.place, "board.html.j2", **places, **around, **_table_values(view), **_note_values(view))

@@ -150,8 +150,7 @@ def _write(
     if context.samples:
         report.documents = _write_samples(site, context, progress)
         context.views = [_view(view.name, view.board, context, view.place, site) for view in context.views]
-    for entry in context.entries:
-        run_page.write(site, context, entry)
+    run_page.write(site, context)
     score_badge.write(site, context)
     checkpoint_page.write(site, context)
     for module in PAGES:

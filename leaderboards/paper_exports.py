@@ -8,7 +8,7 @@ from dataclasses import replace
 
 from dare_bench.analysis.task_changes import DatedScore
 from dare_bench.leaderboards.board import column_names
-from dare_bench.leaderboards.board_page import board_record, data_stem
+from dare_bench.leaderboards.board_page import board_json, data_stem
 from dare_bench.leaderboards.board_ranking import dated, questions_of
 from dare_bench.leaderboards.board_rows import BoardRow
 from dare_bench.leaderboards.context import BoardView
@@ -28,7 +28,6 @@ from dare_bench.reports.score_table import (
 )
 from dare_bench.runs.scores import Score
 from dare_bench.runs.text import counted, one_line
-from dare_bench.runs.writer import dumps
 from dare_bench.version import __version__
 
 _MONTHS = ("jan", "feb", "mar", "apr", "may", "jun", "jul", "aug", "sep", "oct", "nov", "dec")
@@ -38,7 +37,7 @@ _MONTHS = ("jan", "feb", "mar", "apr", "may", "jun", "jul", "aug", "sep", "oct",
 def write(site: Site, view: BoardView) -> None:
     """Write ``.md``, ``.tex`` and ``.bib`` beside the board's JSON file."""
     data = data_stem(view)
-    digest = hashlib.sha256(dumps(board_record(view), indent=2) + b"\n").hexdigest()
+    digest = hashlib.sha256(board_json(view)).hexdigest()
     table = paper_table(view)
     title = one_line(view.board.title, 200)
     texts = {

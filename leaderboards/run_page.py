@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import asdict
+from functools import partial
 from typing import Any
 
 from dare_bench.errors import RunError
@@ -20,20 +21,23 @@ STATUSES = ("matched", "ambiguous", "no_match", "truncated")
 """Outcomes of answer extraction, in the order of the table; others follow."""
 
 
-def write(site: Site, context: Context, entry: BoardEntry) -> None:
-    """Write the page of a run, unless its results cannot be read; that is reported as a problem."""
-    row = next((row for row in context.views[0].rows if entry in row.entries), None)
-    in_row = next((each.entries for each in row.each if entry in each.entries), [entry]) if row else [entry]
-    values = {
-        "pages": context.pages.get(entry.slug, {}),
-        "badges": list(row.badges) if row else [],
-        "beside": [(other.page, other.run_id, tuple(other.tasks)) for other in in_row if other is not entry],
+def write(site: Site, context: Context) -> None:
+    """Write the page of each run; results that cannot be read are reported as a problem."""
+    beside = {
+        entry.slug: (row, each.entries) for row in context.views[0].rows for each in row.each for entry in each.entries
     }
-    inputs = (entry.state, entry.path.name, entry.name, entry.checkpoint_page, values)
-    try:
-        site.part(f"run {entry.slug}", inputs, lambda: _write(site, entry, values))
-    except RunError as error:
-        context.problem(str(error))
+    for entry in context.entries:
+        row, in_row = beside.get(entry.slug, (None, [entry]))
+        values = {
+            "pages": context.pages.get(entry.slug, {}),
+            "badges": list(row.badges) if row else [],
+            "beside": [(other.page, other.run_id, tuple(other.tasks)) for other in in_row if other is not entry],
+        }
+        inputs = (entry.state, entry.path.name, entry.name, entry.checkpoint_page, values)
+        try:
+            site.part(f"run {entry.slug}", inputs, partial(_write, site, entry, values))
+        except RunError as error:
+            context.problem(str(error))
 
 
 def _write(site: Site, entry: BoardEntry, values: Mapping[str, Any]) -> None:

@@ -57,7 +57,6 @@ ALLOWED: dict[str, tuple[dict[str, int], str]] = {
     "tasks/dare_countdown/larger.py": ({"json.loads": 1, ".read_text": 1}, OURS),
     "tasks/dare_sort/utils.py": ({"json.loads": 1, ".read_text": 1}, OURS),
     "tasks/dare_sudoku/utils.py": ({"json.loads": 1, ".read_text": 1}, OURS),
-    "leaderboards/aup_table.py": ({".open": 1}, METHOD),
     "leaderboards/builder.py": ({".read_bytes": 2}, f"{CHECKED}; {OURS}"),
     "leaderboards/rendering.py": ({".read_bytes": 1}, OURS),
     "leaderboards/board_ranking.py": ({".open": 1}, METHOD),

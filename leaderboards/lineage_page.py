@@ -13,6 +13,7 @@ from markupsafe import Markup
 
 from dare_bench.leaderboards import pair_differences
 from dare_bench.leaderboards.charts import Base, CurvePoint, Series, training_curves
+from dare_bench.leaderboards.charts.labels import distinct
 from dare_bench.leaderboards.charts.rows import Slope, slopes
 from dare_bench.leaderboards.checkpoint_trees import (
     CheckpointNode,
@@ -166,7 +167,7 @@ class _TreeBuilder:
         for recipe, _, points in lines:
             recipes.setdefault(id(recipe), (recipe, []))[1].append(points[-1][1].score)
         rows = [
-            Slope(f"{recipe.title} on {recipe.data}", [score.value for score in scores], recipe.detail, recipe.control)
+            Slope(_title_of(recipe), [score.value for score in scores], _facts_of(recipe), recipe.control)
             for recipe, scores in recipes.values()
         ]
         base, percent = self._score(node, task), all(s.is_share for _, scores in recipes.values() for s in scores)
@@ -192,11 +193,15 @@ class _TreeBuilder:
             if costs:
                 drawn.append((recipe, [_point_by_forwards(*cost) for cost in costs]))
                 rows += [
-                    {"line": _line(own, _label(training, step)), "training": _name_of(recipe), "forwards": cost}
+                    {"line": _line(own, _label(training, step)), "training": recipe, "forwards": cost}
                     for step, own, cost in costs
                 ]
         if len(rows) < 2:
             return None
+        trained = {id(recipe): recipe for recipe, _ in drawn}
+        names = dict(zip(trained, _names(list(trained.values())), strict=True))
+        for row in rows:
+            row["training"] = names[id(row["training"])]
         title, unit = f"{task} by forward passes, trained from {node.name}", "forward passes, counted per row"
         return {
             "drawing": self._curves(f"forwards-{number}", title, node, task, lines, _by_recipe(drawn), x_title=unit),
@@ -270,20 +275,31 @@ def _by_recipe(trainings: Sequence[tuple[TrainingRecipe, Sequence[CurvePoint]]])
     recipes: dict[int, tuple[TrainingRecipe, list[Sequence[CurvePoint]]]] = {}
     for recipe, points in trainings:
         recipes.setdefault(id(recipe), (recipe, []))[1].append(points)
+    names = _names([recipe for recipe, _ in recipes.values()])
     return [
         Series(
-            _name_of(recipe),
+            name,
             [point for points in seeds for point in points],
             label=recipe.title.removesuffix(" with random rewards"),
             seeds=len(seeds),
             control=recipe.control,
         )
-        for recipe, seeds in recipes.values()
+        for name, (recipe, seeds) in zip(names, recipes.values(), strict=True)
     ]
 
 
-def _name_of(recipe: TrainingRecipe) -> str:
-    return ", ".join(filter(None, [f"{recipe.title} on {recipe.data}", recipe.detail]))
+def _names(recipes: Sequence[TrainingRecipe]) -> list[str]:
+    """Their titles and data, followed by what varies between those that have the same: steps, settings."""
+    return distinct([_title_of(recipe) for recipe in recipes], [_facts_of(recipe) for recipe in recipes], 160)
+
+
+def _title_of(recipe: TrainingRecipe) -> str:
+    return f"{recipe.title} on {recipe.data}"
+
+
+def _facts_of(recipe: TrainingRecipe) -> str:
+    """The steps, and the settings that distinguish a recipe from others of its title, data and steps."""
+    return ", ".join(filter(None, [f"{recipe.steps} steps", recipe.detail]))
 
 
 def _label(training: SeedTraining, node: CheckpointNode) -> str:

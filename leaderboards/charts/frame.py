@@ -68,7 +68,7 @@ def classes(families: Iterable[str]) -> dict[str, int]:
     return {name: at % CLASSES for at, name in enumerate(sorted(set(families)))}
 
 
-WIDTH, HEIGHT = 600, 380
+WIDTH, HEIGHT = 600, 392
 LEFT, TOP, RIGHT, BOTTOM = 46, 34, 584, 326
 """The bounds of the plot inside the drawing, in its units; the labels are outside."""
 BETTER = {"left": "← better", "right": "better →", "up": "↑ better", "down": "↓ better"}

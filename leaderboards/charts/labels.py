@@ -12,6 +12,8 @@ from dare_bench.runs.text import one_line
 HEIGHT = 14.0
 """Height of a line of label text, in the drawing's units."""
 _SIZE = 12.0
+_ON_PHONES = 23 / _SIZE
+"""How many times as large labels are on a phone (charts.css), in the drawing's units."""
 _NARROW, _WIDE = frozenset("iljtfrI1.,:;'|!()[]- "), frozenset("mwMW@%&…→←")
 
 Box = tuple[float, float, float, float]
@@ -49,11 +51,21 @@ def distinct(names: Sequence[str], details: Sequence[str], limit: int = 26) -> l
         alike = [at for at, own in enumerate(labels) if own == label]
         for at, own in zip(alike, varying([details[at] for at in alike]), strict=True):
             room = max(limit - len(own) - 2, limit // 2)
-            labels[at] = f"{shorten(names[at], room)}, {own}" if own else label
+            labels[at] = f"{shorten(names[at], room)}, {shorten(own, limit - limit // 2)}" if own else label
     taken: Counter[str] = Counter()
     for at, label in enumerate(labels):
         taken[label] += 1
         labels[at] = label if taken[label] == 1 else f"{label} ({taken[label]})"
+    return labels
+
+
+def fitting(names: Sequence[str], details: Sequence[str], room: float, limit: int) -> list[str]:
+    """:func:`distinct` labels of at most ``limit`` characters, of which none is wider than ``room``, in the drawing's
+    units on a phone, where text is larger than elsewhere."""
+    for most in range(limit, 8, -1):
+        labels = distinct(names, details, most)
+        if _ON_PHONES * max(map(width, labels)) <= room:
+            break
     return labels
 
 

@@ -12,13 +12,17 @@ from markupsafe import Markup, escape
 from dare_bench.formatting import chart_score, with_interval
 from dare_bench.leaderboards.charts import frame
 from dare_bench.leaderboards.charts.axes import AxisScale, linear, px, tick_labels
-from dare_bench.leaderboards.charts.labels import distinct, shorten
+from dare_bench.leaderboards.charts.labels import fitting, shorten
 from dare_bench.leaderboards.rendering import Tone
 from dare_bench.runs.text import one_line
 
 _WIDTH, _LEFT, _RIGHT, _TOP = 600, 12, 588, 12
-_EFFECT_ROW, _ROW = 46, 40
+_EFFECT_ROW, _ROW = 46, 44
 """Height of a row: its name and its line."""
+_EFFECT_NAME = 38
+"""Maximum characters of a name that fit on a phone."""
+_SCORE = 92
+"""Width that a score takes on a phone, where its interval is hidden."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,11 +45,11 @@ def forest(effects: Sequence[Effect], *, ident: str, title: str) -> Markup:
     labels = tick_labels(x.ticks, percent=True)
     signed = [f"{'+' if tick > 0 else ''}{label}" for tick, label in zip(x.ticks, labels, strict=True)]
     words = ((_LEFT, "", "← worse"), (_WIDTH // 2, " mid", "points"), (_RIGHT, " end", "better →"))
-    named = (f'<text class="name{kind}" x="{at}" y="{bottom + 44}">{escape(text)}</text>' for at, kind, text in words)
+    named = (f'<text class="name{kind}" x="{at}" y="{bottom + 52}">{escape(text)}</text>' for at, kind, text in words)
     axes = _axes(x, bottom, signed, after=zero, names="".join(named))
     rows = [_effect(effect, _TOP + _EFFECT_ROW * at, x) for at, effect in enumerate(effects)]
     # For screen readers the figure is one image: the table beside it has the numbers.
-    return _figure("forest", ident, title, bottom + 52, axes, rows)
+    return _figure("forest", ident, title, bottom + 58, axes, rows)
 
 
 def _effect(effect: Effect, top: float, x: AxisScale) -> str:
@@ -53,7 +57,7 @@ def _effect(effect: Effect, top: float, x: AxisScale) -> str:
     if effect.lo is not None and effect.hi is not None:
         lo, hi = px(x(effect.lo)), px(x(effect.hi))
         whisker = f'<path class="whisker" d="M{lo} {down}H{hi}M{lo} {px(top + 27)}v8M{hi} {px(top + 27)}v8"/>'
-    name = f'<text x="{_LEFT + 7}" y="{px(top + 16)}">{escape(shorten(effect.name, 44))}</text>'
+    name = f'<text x="{_LEFT + 7}" y="{px(top + 16)}">{escape(shorten(effect.name, _EFFECT_NAME))}</text>'
     dot = f'<circle class="dot" cx="{px(x(effect.value))}" cy="{down}" r="5"/>'
     return f'<g class="effect {effect.tone}">{name}{whisker}{dot}</g>'
 
@@ -83,8 +87,9 @@ def standings(
     x = linear(ends, _LEFT + 8, _RIGHT - 8, percent)
     bottom = _TOP + _ROW * len(rows)
     axes = _axes(x, bottom, tick_labels(x.ticks, percent=percent))
-    labels = distinct([row.name for row in rows], [row.detail for row in rows], 30)
-    left = _LEFT + 12 + 13 * max(len(row.band) for row in rows)
+    left = _LEFT + 12 + 14 * max(len(row.band) for row in rows)
+    room = _RIGHT - _SCORE - left
+    labels = fitting([row.name for row in rows], [row.detail for row in rows], room, 30)
     drawn = [
         _standing(row, label, families[row.family], left, _TOP + _ROW * at, x, percent)
         for at, (row, label) in enumerate(zip(rows, labels, strict=True))
@@ -95,7 +100,7 @@ def standings(
 def _standing(row: Standing, label: str, number: int, left: float, top: float, x: AxisScale, percent: bool) -> str:
     score, _, interval = with_interval(row.value, row.lo, row.hi, percent).partition(" ")
     facts = (row.name, f"{score} {interval}", row.band and f"rank {row.band}", row.detail, row.settings)
-    height, down = px(top + 17), px(top + 30)
+    height, down = px(top + 18), px(top + 33)
     whisker = "" if row.lo is None or row.hi is None else f'<path d="M{px(x(row.lo))} {down}H{px(x(row.hi))}"/>'
     return (
         f'<a class="f{number}" href="{escape(row.href)}">{frame.name_of(facts)}'
@@ -126,7 +131,8 @@ def slopes(rows: Sequence[Slope], base: float | None, *, ident: str, title: str,
     bottom = _TOP + _ROW * len(ranked)
     dash = "" if base is None else f'<path class="dash" d="M{px(x(base))} {_TOP}V{bottom}"/>'
     axes = _axes(x, bottom, tick_labels(x.ticks, percent=percent), before=dash)
-    labels = distinct([row.name for row in ranked], [row.detail for row in ranked], 60)
+    room = _RIGHT - _LEFT - 7 - _SCORE
+    labels = fitting([row.name for row in ranked], [row.detail for row in ranked], room, 60)
     drawn = [
         _slope(row, label, base, _TOP + _ROW * at, x, percent)
         for at, (row, label) in enumerate(zip(ranked, labels, strict=True))
@@ -136,12 +142,12 @@ def slopes(rows: Sequence[Slope], base: float | None, *, ident: str, title: str,
 
 
 def _slope(row: Slope, label: str, base: float | None, top: float, x: AxisScale, percent: bool) -> str:
-    mean, down = fmean(row.scores), px(top + 28)
+    mean, down = fmean(row.scores), px(top + 33)
     line = "" if base is None else f'<path class="line" d="M{px(x(base))} {down}H{px(x(mean))}"/>'
     seeds = "".join(f'<circle class="seed" cx="{px(x(score))}" cy="{down}" r="3"/>' for score in row.scores)
     tone = "" if base is None or row.control else " up" if mean > base else " down" if mean < base else ""
     text = f"{label}: {chart_score(mean, percent)}{'%' if percent else ''}"
-    name = f'<text x="{_LEFT + 7}" y="{px(top + 15)}">{escape(text)}</text>'
+    name = f'<text x="{_LEFT + 7}" y="{px(top + 18)}">{escape(text)}</text>'
     return f'<g class="slope{tone}">{line}<circle class="dot" cx="{px(x(mean))}" cy="{down}" r="5"/>{seeds}{name}</g>'
 
 

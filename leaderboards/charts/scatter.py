@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import pairwise
 from typing import Literal, Protocol, TypeVar
 
@@ -75,6 +75,8 @@ _DENSE = 40
 _MANY = 150
 """Number of points from which the marks' names leave out the settings, which would make the page large."""
 _LABELS = 10
+_LINES = 12
+"""Number of lines from which those without a member of the frontier are thin."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -144,6 +146,9 @@ def scatter(
     drawn = [point for point in points if _drawable(point)]
     if not drawn:
         return frame.empty(ident, title, "No run has both numbers yet.")
+    if not any(point.ranked for point in drawn):  # gray marks are for the few beside ranked ones
+        drawn = [replace(point, ranked=True, remark=point.remark or "not ranked") for point in drawn]
+        no_frontier = no_frontier or "None of these runs is ranked, so no frontier is drawn."
     upright: BetterY = "up" if higher_is_better else "down"
     members = {
         id(point) for point in frontier([point for point in drawn if point.ranked and not no_frontier], better, upright)
@@ -247,11 +252,12 @@ def _joined(marks: Sequence[_Mark]) -> list[str]:
     for mark in sorted(marks, key=lambda mark: mark.x):
         if mark.point.ranked:
             by_name[mark.point.name].append(mark)
+    lines = [own for own in by_name.values() if len(own) > 1]
+    thin = " thin" * (len(lines) > _LINES)
     return [
-        f'<g class="series f{own[0].number}" aria-hidden="true">'
+        f'<g class="series f{own[0].number}{thin * (not any(mark.member for mark in own))}" aria-hidden="true">'
         f'<path class="line" d="M{"L".join(f"{px(mark.x)} {px(mark.y)}" for mark in own)}"/></g>'
-        for own in by_name.values()
-        if len(own) > 1
+        for own in lines
     ]
 
 

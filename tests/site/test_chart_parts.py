@@ -16,7 +16,7 @@ from dare_bench.formatting import compact
 from dare_bench.leaderboards.charts import frontier, frontier_table
 from dare_bench.leaderboards.charts.axes import linear, logarithmic, tick_labels
 from dare_bench.leaderboards.charts.frame import CLASSES, classes, shape
-from dare_bench.leaderboards.charts.labels import HEIGHT, shorten, spread
+from dare_bench.leaderboards.charts.labels import HEIGHT, fitting, shorten, spread, width
 from dare_bench.leaderboards.rendering import HERE
 
 
@@ -113,6 +113,14 @@ def test_numbers_are_written_as_people_write_them(value, text):
 
 def test_ticks_that_lie_close_get_the_figures_they_need():
     assert tick_labels([10000, 10001, 10002]) == ["10k", "10.001k", "10.002k"]
+
+
+def test_labels_fit_and_none_are_equal():
+    names, details = ["WIDE-CHECKPOINT-" * 4] * 3, ["a, steps 8", "a, steps 16", "a, steps 16"]
+    labels = fitting(names, details, 400, 30)
+    assert len(set(labels)) == 3 and all(width(label) * 23 / 12 <= 400 for label in labels)
+    assert "steps 8" in labels[0] and "steps 16" in labels[1]
+    assert fitting(["short"], [""], 400, 30) == ["short"]
 
 
 def test_long_names_keep_both_ends():

@@ -35,6 +35,28 @@ def test_every_point_is_a_link_with_its_numbers_in_its_name():
     assert result["runs/b/index.html"].get("class").split()[1:] == ["hollow", "faint"]
 
 
+def test_where_no_run_is_ranked_marks_have_the_colors_of_the_legend():
+    figure = chart(
+        [
+            Point("a", 20, 0.5, "a", "llada", ranked=False, remark="limit 50"),
+            Point("b", 9, 0.4, "b", "dream", ranked=False),
+        ]
+    )
+    assert {link.get("class") for link in links(figure)} == {"f0", "f1"}
+    assert "None of these runs is ranked" in figure and "faint" not in figure and 'class="stairs"' not in figure
+    assert "limit 50" in figure
+
+
+def test_of_many_lines_those_on_the_front_stand_out():
+    points = [Point(f"m{at}", x, at / 20, f"{at}{x}", "llada") for at in range(15) for x in (4, 8)]
+    classes = [
+        group.get("class") for group in tree(chart(points, joined=True)).iter("g") if "series" in group.get("class", "")
+    ]
+    assert len(classes) == 15 and classes.count("series f0") == 1 and classes.count("series f0 thin") == 14
+    few = tree(chart(points[:8], joined=True))
+    assert not any("thin" in group.get("class", "") for group in few.iter("g"))
+
+
 def test_marks_stand_where_their_numbers_are():
     x, y = logarithmic([10, 1000], LEFT + 8, RIGHT - 8), linear([0.0, 1.0], BOTTOM, TOP, share=True)
     shown = chart([Point("a", 10, 0.0, "a"), Point("b", 100, 0.5, "b"), Point("c", 1000, 1.0, "c", "", 0.8, 1.0)])

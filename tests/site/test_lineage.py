@@ -82,6 +82,21 @@ def test_recipes_that_differ_in_a_setting_are_told_apart(tmp_path: Path) -> None
     assert sorted(recipe.detail for recipe in base.recipes) == ["learning_rate 0.001", "learning_rate 0.01"]
 
 
+def test_curves_that_differ_in_their_steps_say_so(tmp_path: Path) -> None:
+    root = tmp_path / "runs"
+    make_checkpoint(root, "base", 0.25)
+    for steps in (60, 100):
+        for step in (30, steps):
+            content = f"of{steps}-{step}"
+            make_checkpoint(root, content, step / 200, trained(step=step, steps=steps))
+    build(root, tmp_path / "site")
+    page = (tmp_path / "site/lineage/index.html").read_text()
+    for kind in ("lines", "slopes"):
+        figure = page.split(f'<figure class="chart {kind}"')[1].split("</figure>")[0]
+        assert all(f"SFT on dare_sudoku, {steps} steps" in figure for steps in (60, 100)), kind
+    assert len(re.findall(r'class="series f[01]"', page)) == 2 and "(2)" not in page
+
+
 def test_lineages_that_go_round_or_tell_nonsense_harm_nothing(tmp_path: Path) -> None:
     make_checkpoint(tmp_path, "hen", 0.5, trained("egg"))
     make_checkpoint(tmp_path, "egg", 0.5, trained("hen"))

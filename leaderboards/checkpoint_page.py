@@ -3,6 +3,7 @@ take, all its settings, what it was trained from, its published scores, and how 
 
 from __future__ import annotations
 
+import math
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -13,6 +14,7 @@ from markupsafe import Markup
 
 from dare_bench.analysis.names import method_of, training_settings, trainings
 from dare_bench.formatting import compact, short_number
+from dare_bench.leaderboards import score_badge
 from dare_bench.leaderboards.aup_table import method_key
 from dare_bench.leaderboards.charts import CurvePoint, Series, training_curves
 from dare_bench.leaderboards.charts.labels import varying
@@ -55,21 +57,23 @@ def write(site: Site, context: Context) -> None:
         pages[entry.checkpoint_page].append(entry)
     rows = [each for row in context.views[0].rows for each in row.each]
     nodes = {node.key: node for root in context.lineage for node in (root, *root.below())}
+    badges = score_badge.badges(context)
     for place, entries in pages.items():
         own = [row for row in rows if row.main.checkpoint_page == place]
         newest = entries[-1]
         main, history = own[0].main if own else newest, _lineage(newest, nodes)
-        badges = {entry.slug: [badge.text for badge in row.unranked_by] for row in own for entry in row.entries}
-        inputs = ([(entry.state, entry.slug, entry.name) for entry in entries], main.slug, badges, history)
-        values = {"main": main, "newest": newest, **history}
-        site.part(f"checkpoint {place}", inputs, partial(_write, site, place, entries, badges, values))
+        reasons = {entry.slug: [badge.text for badge in row.unranked_by] for row in own for entry in row.entries}
+        badge = badges.get(main.slug)
+        inputs = ([(entry.state, entry.slug, entry.name) for entry in entries], main.slug, reasons, history, badge)
+        values = {"main": main, "newest": newest, "badge": badge and score_badge.drawing(badge), **history}
+        site.part(f"checkpoint {place}", inputs, partial(_write, site, place, entries, reasons, values))
 
 
 def _write(
     site: Site,
     place: str,
     entries: Sequence[BoardEntry],
-    badges: Mapping[str, list[str]],
+    reasons: Mapping[str, list[str]],
     values: Mapping[str, Any],
 ) -> None:
     best = best_scores(entries)
@@ -79,7 +83,8 @@ def _write(
         best=best,
         charts=[chart for at, item in enumerate(best) if (chart := _chart(f"passes-{at}", item, entries))],
         citation=citation(entries, best),
-        runs=_runs(entries, badges),
+        runs=_runs(entries, reasons),
+        badge_line=score_badge.line(site, values["main"]),
         dtypes=list(dict.fromkeys(entry.dtype for entry in entries if entry.dtype)),
         published=[(entry, line) for entry in entries for line in entry.published],
         **values,
@@ -87,15 +92,20 @@ def _write(
 
 
 def best_scores(entries: Sequence[BoardEntry]) -> list[BestScore]:
-    """The best score of each task, of whole tasks where there is one."""
+    """The best score of each task, of whole tasks where there is one; of equal scores that with the fewest passes."""
     result = []
     for task in dict.fromkeys(task for entry in entries for task in entry.top_level):
         scores = [RunScore(score, entry) for entry in entries if (score := entry.score(task)) is not None]
         if not scores:
             continue
-        best = max(scores, key=lambda own: (not own.score.limited, own.entry.complete, own.score.goodness))
+        best = max(scores, key=_preferred)
         result.append(BestScore(best, passes_of(best), _enough(best, scores)))
     return result
+
+
+def _preferred(own: RunScore) -> tuple[bool, bool, float, float]:
+    passes = passes_of(own)
+    return not own.score.limited, own.entry.complete, own.score.goodness, -math.inf if passes is None else -passes
 
 
 def passes_of(own: RunScore) -> float | None:
@@ -160,8 +170,8 @@ def _point(own: RunScore, passes: float) -> CurvePoint:
     return CurvePoint(passes, score.value, f"../{own.entry.page}", score.lo, score.hi, own.entry.settings, place)
 
 
-def _runs(entries: Sequence[BoardEntry], badges: Mapping[str, list[str]]) -> list[CheckpointRun]:
-    """All runs, newest first; ``badges`` are by slug."""
+def _runs(entries: Sequence[BoardEntry], reasons: Mapping[str, list[str]]) -> list[CheckpointRun]:
+    """All runs, newest first; ``reasons`` why the board does not rank them are by slug."""
     newest = list(reversed(entries))
     differing = varying([entry.settings for entry in newest])
     return [
@@ -174,7 +184,7 @@ def _runs(entries: Sequence[BoardEntry], badges: Mapping[str, list[str]]) -> lis
                 if (score := entry.score(task)) is not None
             ],
             entry.cost.nfe / entry.cost.requests if entry.cost.nfe and entry.cost.requests else None,
-            badges.get(entry.slug, []),
+            reasons.get(entry.slug, []),
         )
         for entry, settings in zip(newest, differing, strict=True)
     ]

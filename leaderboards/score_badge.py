@@ -5,12 +5,15 @@ from __future__ import annotations
 from dataclasses import dataclass
 from functools import partial
 
+from markupsafe import Markup
+
 from dare_bench.formatting import short_range, short_score
 from dare_bench.leaderboards.board_rows import BoardRow
 from dare_bench.leaderboards.charts.axes import px
 from dare_bench.leaderboards.charts.labels import shorten, width
 from dare_bench.leaderboards.context import BoardView, Context
 from dare_bench.leaderboards.entries import BoardEntry
+from dare_bench.leaderboards.rendering import render
 from dare_bench.leaderboards.site import Site
 
 _SCALE, _MARGIN = 11 / 12, 6.0
@@ -36,24 +39,35 @@ class ScoreBadge:
 
 def write(site: Site, context: Context) -> None:
     """Write the badge of every run that has a score."""
+    for slug, badge in badges(context).items():
+        site.part(f"badge {slug}", badge, partial(_write, site, slug, badge))
+
+
+def badges(context: Context) -> dict[str, ScoreBadge]:
+    """The badge of every run that has a score, by its slug."""
     view = context.views[0]
     placed = {id(entry): (row, each) for row in view.rows for each in row.each for entry in each.entries}
-    for entry in context.entries:
-        row, each = placed.get(id(entry), (None, None))
-        badge = badge_of(entry, view, row, each)
-        if badge is not None:
-            site.part(f"badge {entry.slug}", badge, partial(_write, site, entry, badge))
+    every = {entry.slug: badge_of(entry, view, *placed.get(id(entry), (None, None))) for entry in context.entries}
+    return {slug: badge for slug, badge in every.items() if badge is not None}
 
 
-def _write(site: Site, entry: BoardEntry, badge: ScoreBadge) -> None:
+def _write(site: Site, slug: str, badge: ScoreBadge) -> None:
+    site.text(f"badge/{slug}.svg", drawing(badge, alone=True))
+
+
+def drawing(badge: ScoreBadge, *, alone: bool = False) -> Markup:
+    """The badge as SVG: in a page, or ``alone`` in a file."""
     left, right = badge.widths
     texts = [(px(left / 2), badge.label), (px(left + right / 2), badge.value)]
     sizes = {"left": px(left), "right": px(right), "width": px(left + right)}
-    site.page(place_of(entry), "badge.svg.j2", badge=badge, texts=texts, **sizes)
+    return Markup(render("badge.svg.j2", "", badge=badge, texts=texts, alone=alone, **sizes))
 
 
-def place_of(entry: BoardEntry) -> str:
-    return f"badge/{entry.slug}.svg"
+def line(site: Site, entry: BoardEntry) -> str:
+    """The line of Markdown that shows a run's badge in a README, as a link to its checkpoint; ``SITE/`` stands for the
+    address of the site where that is not known."""
+    root = site.url or "SITE/"
+    return f"[![dare-bench]({root}badge/{entry.slug}.svg)]({root}{entry.checkpoint_page})"
 
 
 def badge_of(entry: BoardEntry, view: BoardView, row: BoardRow | None, each: BoardRow | None) -> ScoreBadge | None:

@@ -64,7 +64,25 @@ def test_it_has_the_command_and_a_citation(site: Path) -> None:
     page = Page(site / "checkpoints/cdcdcdcdcdcd.html")
     assert "dare-bench eval" in page.text and "@misc{checkpoint:cdcdcdcdcdcd," in page.text
     assert f"Content sha256:{WEIGHTS}; best scores by dare-bench: dare\\_sudoku 82.00\\% (n 100)" in page.text
-    assert "../badge/s32.svg" in page.links and (site / "badge/s32.svg").exists()
+
+
+def test_it_shows_the_badge_with_the_line_to_copy(site: Path, tmp_path: Path) -> None:
+    page = site / "checkpoints/cdcdcdcdcdcd.html"
+    drawing = (site / "badge/s32.svg").read_text().replace(' xmlns="http://www.w3.org/2000/svg"', "")
+    assert drawing in page.read_text() and "../badge/s32.svg" in Page(page).links
+    assert "[![dare-bench](SITE/badge/s32.svg)](SITE/checkpoints/cdcdcdcdcdcd.html)" in Page(page).text
+    run_of(tmp_path / "runs", 16, 0.8)
+    build(tmp_path / "runs", tmp_path / "site", url="https://example.org/board")
+    text = Page(tmp_path / "site/checkpoints/cdcdcdcdcdcd.html").text
+    assert "(https://example.org/board/badge/s16.svg)" in text and "SITE/" not in text
+
+
+def test_of_equal_scores_the_best_is_that_with_the_fewest_passes(tmp_path: Path) -> None:
+    for steps in (8, 20, 4):
+        run_of(tmp_path / "runs", steps, 0.7 if steps == 4 else 0.9)
+    build(tmp_path / "runs", tmp_path / "site")
+    page = Page(tmp_path / "site/checkpoints/cdcdcdcdcdcd.html")
+    assert "dare_sudokuexact_match 90.0" in page.words and "100 of 100 8.0 8.090.0" in page.words
 
 
 def test_published_scores_stand_beside_the_reproduced_ones(tmp_path: Path) -> None:

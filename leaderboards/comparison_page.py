@@ -15,6 +15,7 @@ from dare_bench.analysis.names import CheckpointName, checkpoint_of, full_names,
 from dare_bench.analysis.settings import requested
 from dare_bench.errors import RunError
 from dare_bench.formatting import plain_value
+from dare_bench.leaderboards.charts.labels import varying
 from dare_bench.leaderboards.charts.rows import Effect, forest
 from dare_bench.leaderboards.rendering import tone, write_page
 from dare_bench.runs.reader import Run
@@ -72,7 +73,7 @@ def write_standalone(comparison: RunComparison, path: str | Path) -> Path:
 def page_values(comparison: RunComparison) -> dict[str, Any]:
     """The values of the template."""
     named = _names_of(comparison.runs)
-    heads = [
+    heads: list[dict[str, Any]] = [
         {
             "letter": letter(at),
             "name": named[at],
@@ -83,7 +84,7 @@ def page_values(comparison: RunComparison) -> dict[str, Any]:
         for at, run in enumerate(comparison.runs)
     ]
     return {
-        "heading": _heading(named),
+        "heading": _heading(named, [head["requested"] for head in heads]),
         "heads": heads,
         "comparison": comparison,
         "items": [(comparison.title(item), item) for item in comparison.items],
@@ -91,6 +92,7 @@ def page_values(comparison: RunComparison) -> dict[str, Any]:
         "warnings": [*comparison.warning_lines(), *comparison.settings_lines()],
         "plot": _plot(comparison),
         "documents": _documents(comparison),
+        "unchanged": [comparison.title(item) for item in comparison.items if not (item.better or item.worse)],
         "adjusted": len(comparison.items) > 1,
         "level": f"{100 * comparison.level:g}%",
         "right_or_wrong": _right_or_wrong,
@@ -102,11 +104,15 @@ def _names_of(runs: Sequence[Run]) -> list[CheckpointName]:
     return [named[checkpoint_of(run)] for run in runs]
 
 
-def _heading(named: Sequence[CheckpointName]) -> str:
+def _heading(named: Sequence[CheckpointName], settings: Sequence[str]) -> str:
+    """The two names; of one checkpoint twice, the settings that differ."""
     if len(named) > 2:
         return f"{len(named)} runs compared"
     first, second = (one_line(name.title, 80) for name in named)
-    return f"{second} against {first}" if first != second else f"{first}: two runs"
+    if first != second:
+        return f"{second} against {first}"
+    before, after = (text or "defaults" for text in varying(settings))
+    return f"{first}: two runs" if before == after else f"{first}: {after} against {before}"
 
 
 def _right_or_wrong(value: float, item: ScoreComparison) -> str:

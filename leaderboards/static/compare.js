@@ -39,14 +39,20 @@
   async function show() {
     const rows = await Promise.all(wanted.map(Comparison.row));
     const items = Comparison.compare(rows);
-    const names = rows.map((row) => row.title);
-    document.querySelector("h1").textContent = rows.length > 2 ? `${rows.length} rows compared`
-      : names[0] === names[1] ? `${names[0]}: two rows` : `${names[1]} against ${names[0]}`;
+    document.querySelector("h1").textContent = rows.length > 2 ? `${rows.length} rows compared` : heading(...rows);
     document.title = document.querySelector("h1").textContent;
     const picked = document.querySelector("#picked");
     if (!items.length) throw new Error("they have no task in common");
     picked.replaceChildren(heads(rows), table(items, rows.length), forest(items, rows.length), notes(items),
-      ...items.map((item) => changes(item, rows, items.length)).filter(Boolean));
+      ...items.map((item) => changes(item, rows, items.length)).filter(Boolean), unchanged(items, rows.length));
+  }
+
+  // The two names; of one name twice, what differs: what it was trained with, or its settings.
+  function heading(first, second) {
+    if (first.title !== second.title) return `${second.title} against ${first.title}`;
+    const facts = [first, second].map((row) => [row.detail, row.settings].join(", ").split(", ").filter(Boolean));
+    const [before, after] = facts.map((own, at) => own.filter((fact) => !facts[1 - at].includes(fact)).join(", "));
+    return before && after ? `${first.title}: ${after} against ${before}` : `${first.title}: two rows`;
   }
 
   function heads(rows) {
@@ -59,10 +65,11 @@
   const title = (item, count) => (count > 2 ? `${item.task}, A to ${letter(item.other)}` : item.task);
 
   function table(items, count) {
-    const names = ["Task", count > 2 ? "Reference" : "A", count > 2 ? "Other" : "B", "Difference", "p adjusted", "Result", "Documents"];
+    const names = ["Task", count > 2 ? "Reference" : "A", count > 2 ? "Other" : "B", "Difference", items.length > 1 ? "p adjusted" : "p", "Result", "Documents"];
     const head = make("tr", {}, ...names.map((text, at) => make("th", { scope: "col", className: at && at !== 5 ? "num" : "", textContent: text })));
-    const box = make("div", { className: "scroll", tabIndex: 0 }, make("table", { className: "plain compared" },
+    const box = make("div", { className: "scroll", tabIndex: 0 }, make("table", { className: "plain compared cards" },
       make("thead", {}, head), make("tbody", {}, ...items.map((item) => line(item, count)))));
+    for (const row of box.querySelectorAll("tbody tr")) [...row.cells].slice(1).forEach((cell, at) => (cell.dataset.of = names[at + 1]));
     box.setAttribute("role", "region");
     box.setAttribute("aria-label", "Table of differences");
     return box;
@@ -107,6 +114,9 @@
     return node;
   }
 
+  // Both ends of a long name: 38 characters fit on a phone.
+  const shortened = (name) => (name.length > 38 ? `${name.slice(0, 22).trimEnd()}…${name.slice(-15).trimStart()}` : name);
+
   function forest(items, count) {
     const shown = items.filter((item) => item.share && !item.breaks);
     if (!shown.length) return "";
@@ -118,20 +128,20 @@
     const axes = draw("g", { class: "axes", "aria-hidden": "true" },
       draw("path", { class: "grid", d: ticks.map((tick) => `M${x(tick)} 12V${bottom}`).join("") }),
       draw("path", { class: "base", d: `M12 ${bottom}H588` }), draw("path", { class: "zero", d: `M${x(0)} 12V${bottom + 5}` }),
-      draw("g", { class: "mid" }, ...ticks.map((tick) => draw("text", { x: x(tick), y: bottom + 20 }, signed(tick, true).replace(/\.0$/, "")))),
+      draw("g", { class: "mid" }, ...ticks.map((tick) => draw("text", { x: x(tick), y: bottom + 9, dy: ".8em" }, signed(tick, true).replace(/\.0$/, "")))),
       ...[[12, "", "← worse"], [300, " mid", "points"], [588, " end", "better →"]].map(([at, kind, text]) =>
-        draw("text", { class: `name${kind}`, x: at, y: bottom + 44 }, text)));
+        draw("text", { class: `name${kind}`, x: at, y: bottom + 52 }, text)));
     const effects = shown.map((item, at) => {
       const top = 12 + 46 * at, { value, lo: left, hi: right } = item.difference;
       const [from, to] = [left, right].map((end) => x(item.sign * (end ?? value)));
       return draw("g", { class: `effect ${tone(item.verdict)}` },
-        draw("text", { x: 19, y: top + 16 }, title(item, count).slice(0, 60)),
+        draw("text", { x: 19, y: top + 16 }, shortened(title(item, count))),
         draw("path", { class: "whisker", d: left === null ? "" : `M${from} ${top + 31}H${to}M${from} ${top + 27}v8M${to} ${top + 27}v8` }),
         draw("circle", { class: "dot", cx: x(item.sign * value), cy: top + 31, r: 5 }));
     });
     const caption = make("figcaption", { id: "forest", textContent: "Differences, 95% intervals" });
     const figure = make("figure", { className: "chart forest" }, caption);
-    figure.append(draw("svg", { viewBox: `0 0 600 ${bottom + 52}`, role: "img", "aria-labelledby": "forest" }, axes, ...effects));
+    figure.append(draw("svg", { viewBox: `0 0 600 ${bottom + 58}`, role: "img", "aria-labelledby": "forest" }, axes, ...effects));
     return figure;
   }
 
@@ -154,6 +164,14 @@
     const worse = changed.filter((doc) => item.sign * (doc.second - doc.first) < 0).length;
     return make("section", {}, make("h2", { textContent: `${title(item, rows.length)}: documents that changed` }),
       make("p", { className: "facts", textContent: `${worse} worse and ${changed.length - worse} better in ${letter(item.other)}.` }), list, more);
+  }
+
+  // The comparisons in which all documents have equal values, in one sentence.
+  function unchanged(items, count) {
+    const equal = items.filter((item) => item.both.length && item.both.every((doc) => doc.first === doc.second));
+    if (!equal.length) return "";
+    const where = equal.length === items.length ? "" : ` in ${equal.map((item) => title(item, count)).join("; ")}`;
+    return make("p", { className: "facts", textContent: `No document changed${where}: each has the same value in both rows.` });
   }
 
   function flip(doc, item) {

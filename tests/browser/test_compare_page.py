@@ -201,6 +201,16 @@ def test_nothing_moves_while_it_loads(look: Look, built: tuple[Path, Path]) -> N
     assert layout_shift(page) < 0.05
 
 
+def test_two_rows_of_one_checkpoint_without_a_changed_document_say_both(look: Look, tmp_path: Path) -> None:
+    for steps in (8, 16):
+        known: dict[str, Any] = {"values": {"one": [1.0, 0.0] * 10}, "documents": "same", "content": "c"}
+        make_run(tmp_path / "runs", f"s{steps}", decoding={"steps": steps}, **known)
+    build(tmp_path / "runs", tmp_path / "site")
+    page = look(tmp_path / "site/compare.html", query="?a=s16&b=s8")
+    page.get_by_text("No document changed: each has the same value in both rows.").wait_for()
+    assert page.get_by_role("heading", level=1).inner_text() == "tiny-llada: steps 8 against steps 16"
+
+
 def test_an_address_without_such_runs_says_so(look: Look, built: tuple[Path, Path]) -> None:
     page = look(built[1] / "compare.html", query="?a=r1&b=..%2Fx")
     page.get_by_text("cannot be compared: ../x names no run").wait_for()

@@ -15,6 +15,14 @@ from dare_bench.leaderboards.builder import build
 from dare_bench.leaderboards.comparison_page import write_standalone
 from dare_bench.runs.reader import Run
 
+TEXT_BOXES = """texts => texts.filter(text => text.getClientRects().length).map(text => {
+    const { left, right, top, bottom } = text.getBoundingClientRect();
+    const figure = text.closest("figure").querySelector("figcaption").textContent;
+    return { left, right, top, bottom, figure, text: text.textContent };
+})"""
+SCROLLING = """[...document.querySelectorAll(".scroll:has(.cards)")]
+    .filter(box => box.scrollWidth > box.clientWidth).map(box => box.getAttribute("aria-label"))"""
+
 
 @pytest.fixture(scope="module")
 def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
@@ -53,6 +61,42 @@ def test_pages_are_sound_and_fit(look: Look, site: Path) -> None:
     for place in others:
         page.goto(place.as_uri())
         assert faults_in_all_views(page) == [], place
+
+
+def test_words_of_charts_do_not_touch_on_a_phone(look: Look, site: Path) -> None:
+    page = look(site / "index.html", phone=True)
+    for place in ("index.html", "speed/index.html", "lineage/index.html", "alone.html"):
+        page.goto((site / place).as_uri())
+        boxes = page.locator("figure.chart svg text").evaluate_all(TEXT_BOXES)
+        assert len(boxes) >= 10, place
+        touching = [
+            (a["text"], b["text"])
+            for at, a in enumerate(boxes)
+            for b in boxes[:at]
+            if a["figure"] == b["figure"] and a["left"] < b["right"] and b["left"] < a["right"]
+            and a["top"] + 1 < b["bottom"] and b["top"] + 1 < a["bottom"]
+        ]  # fmt: skip
+        assert touching == [], place
+        assert [box["text"] for box in boxes if box["left"] < 0 or box["right"] > 390] == [], place
+
+
+def test_tables_of_comparisons_and_scores_are_cards_on_a_phone(look: Look, site: Path) -> None:
+    """No column is beyond the edge: the box does not scroll sideways."""
+    page = look(site / "compare.html", phone=True, query="?a=base&b=sft2-100")
+    page.locator("table.compared").wait_for()
+    cells = page.locator("table.compared tbody td")
+    assert [cell.get_attribute("data-of") for cell in cells.all()] == [
+        "A",
+        "B",
+        "Difference",
+        "p",
+        "Result",
+        "Documents",
+    ]
+    assert page.evaluate(SCROLLING) == []
+    for place in ("alone.html", "speed/index.html", "checkpoints/sft2-100.html"):
+        page.goto((site / place).as_uri())
+        assert page.locator("table.cards").count() >= 1 and page.evaluate(SCROLLING) == [], place
 
 
 def test_the_table_of_budgets_is_sound_and_fits(look: Look, tmp_path: Path) -> None:

@@ -246,6 +246,14 @@ def test_texts_of_models_and_data_are_text(tmp_path: Path) -> None:
     assert "<script>alert(1)" in Page(alone).text and "more characters" in Page(alone).text
 
 
+def test_two_runs_of_one_checkpoint_are_named_by_what_differs(tmp_path: Path) -> None:
+    for steps in (8, 16):
+        make_run(tmp_path, f"s{steps}", model="m", documents="same", decoding={"steps": steps})
+    page = Page(write_standalone(compare([Run(tmp_path / "s16"), Run(tmp_path / "s8")]), tmp_path / "page.html"))
+    assert "m: steps 8 against steps 16" in page.words
+    assert "No document changed: each has the same value in both runs." in page.words
+
+
 def test_a_page_alone_has_all_it_needs_beside_it(built: tuple[Path, Path], tmp_path: Path) -> None:
     root, _ = built
     runs = [Run(root / name) for name in SHARES]

@@ -255,6 +255,11 @@ def runs(
     for name in ("date", "model", "status"):  # left out of a narrow terminal: no path is folded
         if sum(2 + max(len(row[column]) for row in rows) for column in names) - 2 > terminal:
             names.remove(name)
+    if any(len(row["run"]) + 2 + len(row["scores"]) > terminal for row in rows):
+        for row in rows[1:]:
+            echo(row["run"], whole=True)
+            echo(f"  {row['scores']}")
+        return
     echo_columns([[row[column] for column in names] for row in rows], cut=False)
 
 

@@ -36,8 +36,7 @@ def print_run(run: Run) -> None:
     _print_settings("decoding", {t: e.decoding for t, e in block.tasks.items()}, block.decoding_requested)
     _print_settings("likelihood", {t: e.likelihood for t, e in block.tasks.items()})
     model = block.model
-    seeds = UNKNOWN if block.seeds is None else ",".join(map(str, block.seeds))
-    echo(f"model: {model.name}, {model.family}, {model.dtype}, seeds {seeds}")
+    echo(f"model: {model.name}, {model.family}, {model.dtype}, {_seeds(block.seeds)}")
     if origins := list(dict.fromkeys(task.data for task in block.tasks.values() if task.data is not None)):
         echo(f"data: {listed(origins, most=2)}")
     if model.engine is not None:
@@ -56,6 +55,18 @@ def print_run(run: Run) -> None:
     if block.recipes:
         _print_published(console, [run])
     echo(run.results_file)
+
+
+def _seeds(seeds: Sequence[int] | None) -> str:
+    """The seeds with what each is for; one number where all are equal."""
+    if seeds is None:
+        return f"seeds {UNKNOWN}"
+    owners: dict[int, list[str]] = {}
+    for seed, owner in zip(seeds, ("Python", "NumPy", "PyTorch", "few-shot examples"), strict=True):
+        owners.setdefault(seed, []).append(owner)
+    if len(owners) == 1:
+        return f"seed {seeds[0]}"
+    return "seeds " + ", ".join(f"{seed} ({', '.join(names)})" for seed, names in owners.items())
 
 
 def _failures(failures: Sequence[Failure]) -> str:

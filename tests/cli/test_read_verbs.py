@@ -140,9 +140,13 @@ def test_ls_runs(tmp_path: Path, capsys: Out, monkeypatch: pytest.MonkeyPatch) -
     assert record["run_id"] == "one" and record["scores"][0]["value"] == 0.9
     monkeypatch.setattr(sys.stdout, "isatty", lambda: True, raising=False)
     monkeypatch.setenv("COLUMNS", "80")
-    list_runs(str(tmp_path))
+    monkeypatch.chdir(tmp_path)
+    list_runs(".")
     head, line = capsys.readouterr().out.splitlines()
-    assert line.startswith(f"{tmp_path / 'one'}  ") and "90.00% (n=20)" in line and "date" not in head
+    assert line.startswith("one  ") and line.endswith("90.00% (n=20)") and max(len(head), len(line)) <= 80
+    monkeypatch.setenv("COLUMNS", "24")
+    list_runs(".")
+    assert capsys.readouterr().out.splitlines() == ["one", "  dare_sudoku 90.00% (n=20)"]
     (tmp_path / "none").mkdir()
     list_runs(str(tmp_path / "none"))
     assert "no runs in" in capsys.readouterr().out

@@ -6,12 +6,21 @@ import json
 from pathlib import Path
 
 import pytest
-from run_factory import make_run
+from run_factory import alter, make_run
 
 from dare_bench.cli.summary import print_run, record
 from dare_bench.runs.reader import Run
 
 TASKS = {"gsm": 0.5, "choice_x": 0.3}
+
+
+def test_seeds_are_named_by_what_they_are_for(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    folder = make_run(tmp_path)
+    print_run(Run(folder))
+    assert "float32, seeds 0 (Python), 1234 (NumPy, PyTorch, few-shot examples)\n" in capsys.readouterr().out
+    alter(folder, seeds=(7, 7, 7, 7))
+    print_run(Run(folder))
+    assert "float32, seed 7\n" in capsys.readouterr().out
 
 
 def test_the_share_of_answers_that_could_be_read_is_a_column_where_there_is_one(

@@ -146,7 +146,9 @@ class Generation:
 @dataclass(slots=True)
 class Likelihood:
     """log p(target | context) as estimated. ``stderr`` is the Monte Carlo standard error (0 for exact), in nats.
-    ``is_greedy``: does greedy decoding give the target? None: it was not asked for."""
+    ``is_greedy``: does greedy decoding give the target? None: it was not asked for. ``deviations`` make up ``stderr``,
+    as the root of their sum of squares; the differences of two choices' deviations make up the error of the difference
+    of their values, also where the choices share their draws. Exact values have none."""
 
     value: float
     stderr: float
@@ -159,6 +161,7 @@ class Likelihood:
     tier: Tier = "E1"
     seconds: float = 0.0
     weights_version: int = 0
+    deviations: list[float] = field(default_factory=list)
 
 
 @dataclass(slots=True)

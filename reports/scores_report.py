@@ -9,6 +9,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import asdict
 from typing import Any
 
+from dare_bench.analysis.intervals import separable
 from dare_bench.analysis.names import letter, run_names, unknown_text
 from dare_bench.analysis.published import Bounded, PublishedComparison
 from dare_bench.analysis.settings import answers_each, config_of
@@ -53,7 +54,7 @@ def elements(runs: Sequence[Run]) -> Iterator[Element]:
         yield _table(["task"], [(run, score, [score.task]) for score in run.scores() if score.task in top])
         extraction = _extraction(block.extraction)
         changes = (event.what for event in block.events if "has changed since" in event.what)
-        if notes := [*_repeats(run), *extraction, *changes, *_limitations(run)]:
+        if notes := [*_repeats(run), *_draws(run), *extraction, *changes, *_limitations(run)]:
             yield Bullets(notes)
 
 
@@ -73,7 +74,12 @@ def _overview(runs: Sequence[Run]) -> Iterator[Element]:
         if texts := [text for name, text in common.items() if name not in columns]:
             yield Paragraph(f"All: {' under '.join(texts)}.")
     yield _table(columns, [(run, score, [labels[name] for name in columns]) for run, score, labels in rows])
-    notes = [f"{names[id(run)]}: {text}" for run in runs if run.block for text in (*_repeats(run), *_limitations(run))]
+    notes = [
+        f"{names[id(run)]}: {text}"
+        for run in runs
+        if run.block
+        for text in (*_repeats(run), *_draws(run), *_limitations(run))
+    ]
     notes += [f"{names[id(run)]}: no results yet (status {run.status})" for run in runs if run.block is None]
     if notes:
         yield Bullets(notes)
@@ -128,6 +134,19 @@ def _repeats(run: Run) -> Iterator[str]:
     count = max((answers_each(run, task) for task in run.tasks), default=1)
     if count > 1:
         yield f"{count} answers to each prompt; intervals count documents"
+
+
+def _draws(run: Run) -> Iterator[str]:
+    """What the random draws behind the headline scores can separate: the noisiest ones."""
+    intervals = run.require_block().ci
+    scores = [score for task in run.tasks if (score := run.headline(task)) is not None]
+    drawn = [(s, ci.draws) for s in scores if (ci := intervals.get(s.task, {}).get(s.key)) and ci.draws is not None]
+    for score, noise in sorted(drawn, key=lambda each: -each[1].sd)[:_FEW_TASKS]:
+        yield (
+            f"{score.task} {score.metric}: other random draws may change {noise.undecided} of"
+            f" {counted(score.n, 'document')}, and the score by {percent(noise.sd)} points (sd over seeds). Their noise"
+            f" alone makes two runs differ by up to {percent(separable(noise.sd))} points"
+        )
 
 
 def _limitations(run: Run) -> Iterator[str]:

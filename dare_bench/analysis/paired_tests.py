@@ -89,6 +89,23 @@ def paired_difference(first: Sequence[float], second: Sequence[float], level: fl
     return Difference(value, lo, hi, level, method, n, p, test, won, lost)
 
 
+def with_draws(difference: Difference, first: Sequence[float], second: Sequence[float]) -> Difference:
+    """A difference whose interval and p also hold for the scores without the noise of drawn likelihoods, of which
+    ``first`` and ``second`` are the documents' values: the hull with Student's t interval, and the larger p."""
+    from scipy import stats
+
+    changes = [b - a for a, b in zip(first, second, strict=True)]
+    if len(changes) < 2 or difference.lo is None or difference.hi is None or difference.p is None:
+        return difference
+    nested = student(changes, difference.level)
+    if nested.lo is None or nested.hi is None:
+        return difference
+    lo, hi = min(difference.lo, nested.lo), max(difference.hi, nested.hi)
+    opposed = difference.value * math.fsum(changes) < 0
+    p = 1.0 if opposed else max(difference.p, float(stats.ttest_1samp(changes, 0.0).pvalue))
+    return replace(difference, lo=lo, hi=hi, p=p, method=f"{difference.method} and draws")
+
+
 def _as_tested(lo: float, hi: float, p: float, value: float, level: float) -> tuple[float, float]:
     """The interval, which contains 0 unless the test rejects it."""
     if p > 1 - level:

@@ -10,8 +10,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from dare_bench.analysis.intervals import LEVEL
-from dare_bench.analysis.paired_tests import Difference, paired_difference
+from dare_bench.analysis.intervals import LEVEL, corrected
+from dare_bench.analysis.paired_tests import Difference, paired_difference, with_draws
 from dare_bench.analysis.settings import differing_settings
 from dare_bench.analysis.task_changes import task_change
 from dare_bench.errors import IncompleteError, RunError, UsageError, unknown
@@ -47,12 +47,15 @@ class Pairing:
     breaks: list[str]
     notes: list[str]
     scores: tuple[Score, Score]
+    corrected: tuple[list[float], list[float]] | None = None
+    """The values without the noise of draws, to first order, where values of a run have it."""
 
     def difference(self, level: float = LEVEL) -> Difference:
         """Second minus first; raises RunError where no document has a value in both runs."""
         if not self.ids:
             raise RunError(f"{self.task}: no document has a value of {self.key} in both runs; there is nothing to pair")
-        return paired_difference(self.first, self.second, level)
+        difference = paired_difference(self.first, self.second, level)
+        return difference if self.corrected is None else with_draws(difference, *self.corrected)
 
 
 def pair(first: Run, second: Run, task: str, key: str | None = None) -> Pairing:
@@ -104,6 +107,7 @@ def pair(first: Run, second: Run, task: str, key: str | None = None) -> Pairing:
         breaks=breaks,
         notes=notes,
         scores=(scores[0], scores[1]),
+        corrected=(values[0].corrected(ids), values[1].corrected(ids)) if any(v.redrawn for v in values) else None,
     )
 
 
@@ -119,10 +123,14 @@ class DocumentValues:
         self.parts: dict[str, tuple[float, int]] = {}
         self.targets: dict[str, Any] = {}
         """The hash of each document's target, where its line has one."""
+        self.redrawn: dict[str, float] = {}
+        """The value with other draws, of each document whose likelihoods are drawn."""
         self._has_other_types = False
 
-    def add(self, doc: str, value: Any, target: Any = None) -> None:
+    def add(self, doc: str, value: Any, target: Any = None, redrawn: float | None = None) -> None:
         """Add a document's value, a number or a list of numbers; other and non-finite values are left out."""
+        if redrawn is not None:
+            self.redrawn[doc] = redrawn
         values = value if isinstance(value, list) and value else [value]
         if not all(isinstance(part, (bool, int, float)) for part in values):
             self._has_other_types = True
@@ -132,7 +140,8 @@ class DocumentValues:
     def add_line(self, score: Score, line: Mapping[str, Any], doc: str) -> None:
         """Add the value of ``score`` in a document's sample line, if it has one."""
         if line.get("filter", "none") == score.filter and line.get(score.metric) is not None:
-            self.add(doc, line[score.metric], line.get("target_hash"))
+            redrawn = line.get("redrawn", {}).get(score.metric)
+            self.add(doc, line[score.metric], line.get("target_hash"), redrawn)
 
     def problem(self, rel_tol: float = 1e-6, abs_tol: float = 1e-9) -> str | None:
         """Why the score is not the mean of these values; None if it is."""
@@ -156,6 +165,10 @@ class DocumentValues:
             return []
         mean_count = sum(self.parts[doc][1] for doc in ids) / len(ids)
         return [self.parts[doc][0] / mean_count for doc in ids]
+
+    def corrected(self, ids: Sequence[str]) -> list[float]:
+        """The values of these documents without the noise of draws, to first order."""
+        return [corrected(v, self.redrawn.get(doc, v)) for doc, v in zip(ids, self.of(ids), strict=True)]
 
 
 def values_of(run: Run, score: Score, tasks: Sequence[str]) -> DocumentValues:

@@ -34,6 +34,10 @@ from dare_bench.errors import DecodingError
 
 PARTS = ("sizes", "pairs", "control")
 FAST = "fast"
+ADAPTIVE = "adaptive"
+"""Pairs in rounds of one, which ``separation.py`` stops."""
+ENUMERATED = 16
+"""``ADAPTIVE`` enumerates the masks of a target where that takes no more forwards than so many draws."""
 _LEAST = 1e-3
 """Differences of all-masked losses far below this (in nats, or as a share of a control) are taken for rounding errors,
 so that rounding changes results by rounding errors only."""
@@ -41,14 +45,14 @@ so that rounding changes results by rounding errors only."""
 
 def parts_of(estimator: str) -> frozenset[str] | None:
     """The parts that an estimator joins (``"sizes+pairs"``); None if it is none of these."""
-    names = PARTS if estimator == FAST else estimator.split("+")
+    names = {FAST: PARTS, ADAPTIVE: ("pairs",)}.get(estimator) or estimator.split("+")
     return frozenset(names) if set(names) <= set(PARTS) else None
 
 
 def canonical(estimator: str) -> str:
     """One name for each set of parts: in their order, and ``fast`` for all of them."""
     parts = parts_of(estimator)
-    if parts is None:
+    if parts is None or estimator == ADAPTIVE:
         return estimator
     return FAST if len(parts) == len(PARTS) else "+".join(name for name in PARTS if name in parts)
 
@@ -63,14 +67,15 @@ def check_draws(estimator: str, mc_num: int) -> None:
         )
 
 
-def controlled_passes(n: int, mc_num: int) -> int:
+def controlled_passes(n: int, mc_num: int, estimator: str) -> int:
     """Most forwards for a target, or block, of n tokens."""
-    return (1 << n) - 1 if enumerates(n, mc_num) else mc_num + 1
+    return (1 << n) - 1 if enumerates(n, mc_num, estimator) else mc_num + 1
 
 
-def enumerates(n: int, mc_num: int) -> bool:
+def enumerates(n: int, mc_num: int, estimator: str) -> bool:
     """Are there so few masks of n tokens that all of them take no more forwards than the draws?"""
-    return n <= EXACT_LIMIT and (1 << n) - 1 <= mc_num + 1
+    draws = min(mc_num, ENUMERATED) if estimator == ADAPTIVE else mc_num
+    return n <= EXACT_LIMIT and (1 << n) - 1 <= draws + 1
 
 
 def controlled_masks(n: int, mc_num: int, estimator: str, key: int, start: int = 0) -> MaskDraws:
@@ -78,12 +83,13 @@ def controlled_masks(n: int, mc_num: int, estimator: str, key: int, start: int =
 
     Draws are ordered by stratum, half, side. ``start``: the index of the first token in the target.
     """
-    if enumerates(n, mc_num):
+    if enumerates(n, mc_num, estimator):
         return replace(enumerate_masks(n), start=start)
     parts, sides, key_ = parts_of(estimator) or frozenset(), _sides(estimator), torch.tensor(key)
     units = torch.arange(mc_num // sides)
     shifts = uniform(key_, Draw.NOISE_LEVEL, units, start)
-    levels = (units // 2 + shifts) / (len(units) / 2) / sides  # of a pair, the smaller mask is drawn: levels below 1/2
+    strata = 1 if estimator == ADAPTIVE else len(units) // 2
+    levels = (units // 2 % strata + shifts) / strata / sides  # of a pair, the smaller mask is drawn: levels below 1/2
     sizes = torch.arange(1, n, dtype=torch.float64)
     chances = (sizes * (n - sizes)).rsqrt() if "sizes" in parts else torch.ones_like(sizes)
     chances /= chances.sum()
@@ -100,15 +106,15 @@ def controlled_masks(n: int, mc_num: int, estimator: str, key: int, start: int =
     )
 
 
-def combine_controlled(parts: Sequence[MaskDraws], losses: Sequence[Tensor]) -> tuple[float, float]:
-    """(log-likelihood, standard error) in nats from the losses of the masked tokens, float64 [M, n] a part.
+def combine_controlled(parts: Sequence[MaskDraws], losses: Sequence[Tensor]) -> tuple[float, Tensor]:
+    """(log-likelihood, its deviations [U]) in nats from the losses of the masked tokens, float64 [M, n] a part.
 
     Parts (blocks) are independent; what is fitted is fitted to all of them together.
     """
     value = -sum(float(part.weights_M @ loss_Mn.sum(1)) for part, loss_Mn in zip(parts, losses, strict=True))
     drawn = [_Units.of(part, loss_Mn) for part, loss_Mn in zip(parts, losses, strict=True) if part.round_size]
     if not drawn:
-        return value, 0.0
+        return value, torch.zeros(0, dtype=torch.float64)
     units = _Units(*map(torch.cat, zip(*(vars(one).values() for one in drawn), strict=True)))
     loss_UF, sizes_UF = units.loss_UF, units.sizes_UF
     slope_F = _ratio(units.slope_UF2[..., 0], units.slope_UF2[..., 1])
@@ -121,7 +127,7 @@ def combine_controlled(parts: Sequence[MaskDraws], losses: Sequence[Tensor]) -> 
     # What is fitted to one half is used for the other.
     change_UF = mean_F.flip(0) * (units.expected_UF - sizes_UF) - coefficient_F.flip(0) * units.control_UF
     controlled_UF = loss_UF + change_UF
-    return value - float(change_UF.sum()), float((controlled_UF[:, 0] - controlled_UF[:, 1]).norm())
+    return value - float(change_UF.sum()), controlled_UF[:, 1] - controlled_UF[:, 0]
 
 
 @dataclass(frozen=True)

@@ -3,9 +3,10 @@
 Masked diffusion bounds it by ELBO = E_{k~U{1..n}} (n/k) sum_{i in M, |M|=k uniform} log p(x_i | rest visible) (LLaDA,
 arXiv 2502.09992, eq. 6). Block diffusion bounds it by the sum of the bounds of all blocks, each given the clean tokens
 before it (arXiv 2503.09573). An estimator chooses masks and their weights; the model computes the losses of masks;
-``combine`` turns losses into a value and its standard error.
+``combine`` turns losses into a value and its deviations: the root of their sum of squares is the standard error, and
+the differences of the deviations of two targets with the same seed are those of the difference of their values.
 
-Shape letters: M masks (draws), n tokens that a set of masks spans, N draws over all blocks, B blocks.
+Shape letters: M masks (draws), n tokens that a set of masks spans, N draws over all blocks, B blocks, R deviations.
 """
 
 from __future__ import annotations
@@ -210,38 +211,52 @@ def draw(n: int, settings: dict[str, Any], seed: int) -> MaskDraws:
     return reference_masks(n, settings["mc_num"], settings["batch_size"], generator)
 
 
-def combine(draws: MaskDraws, loss_M: Tensor) -> tuple[float, float]:
-    """(log-likelihood, standard error) in nats from the summed masked losses of each draw, [M].
+def combine(draws: MaskDraws, loss_M: Tensor) -> tuple[float, Tensor]:
+    """(log-likelihood, its deviations [R]) in nats from the summed masked losses of each draw, [M].
 
-    The error is computed from the variance of round means if there are several rounds (the draws of a round share their
-    offset), else from the variance of draws. It is 0 for an enumeration and for a one-token target, where all draws are
-    the same mask.
+    Deviations are those of round means if there are several rounds (the draws of a round share their offset), else of
+    draws. There are none for an enumeration and for a one-token target, where all draws are the same mask.
     """
     terms = draws.weights_M * loss_M.double()
     value = -float(terms.sum())
     m = len(terms)
     if draws.round_size == 0 or draws.masks_Mn.shape[1] == 1:
-        return value, 0.0
+        return value, terms[:0]
     rounds = m // draws.round_size
     means = (terms * m).view(rounds, draws.round_size).mean(1) if rounds > 1 else terms * m
-    if len(means) == 1:
-        return value, float("nan")
-    return value, float(means.std()) / sqrt(len(means))
+    return value, mean_deviations(-means)
 
 
-def combine_blocks(parts: Sequence[MaskDraws], losses: Sequence[Tensor]) -> tuple[float, float]:
-    """(log-likelihood, standard error) in nats from the summed masked losses of each block's draws, [M] a block.
+def mean_deviations(values_R: Tensor) -> Tensor:
+    """The deviations of the mean of R independent values; NaN for a single one, whose error is unknown."""
+    r = len(values_R)
+    return (values_R - values_R.mean()) / sqrt(r * (r - 1)) if r > 1 else values_R * float("nan")
 
-    Draws are sorted by noise level, so the error is computed from successive differences, which do not count the
-    variance that the even grid of levels removes (Wolter, Introduction to Variance Estimation, ch. 8). It is 0 for
-    enumerations and if every block holds one target token, since all draws are then equal.
+
+def combine_blocks(parts: Sequence[MaskDraws], losses: Sequence[Tensor]) -> tuple[float, Tensor]:
+    """(log-likelihood, its deviations [R]) in nats from the summed masked losses of each block's draws, [M] a block.
+
+    Draws are sorted by noise level, and deviations are successive differences, which do not count the variance that the
+    even grid of levels removes (Wolter, Introduction to Variance Estimation, ch. 8). There are none for enumerations
+    and if every block holds one target token, since all draws are then equal.
     """
     terms = [part.weights_M * loss.double() for part, loss in zip(parts, losses, strict=True)]
     value = -sum(float(term_M.sum()) for term_M in terms)
     if all(part.round_size == 0 or part.masks_Mn.shape[1] == 1 for part in parts):
-        return value, 0.0
+        return value, torch.zeros(0, dtype=torch.float64)
     m = len(losses[0])
-    if m == 1:
-        return value, float("nan")
     terms_M = m * torch.stack(terms).sum(0)
-    return value, sqrt(float(terms_M.diff().square().sum()) / (2 * m * (m - 1)))
+    return value, -terms_M.diff() / sqrt(2 * m * (m - 1)) if m > 1 else terms_M * float("nan")
+
+
+def folded(deviations_R: Tensor, most: int = 16) -> Tensor:
+    """At most ``most`` deviations with the same root of the sum of squares, of sums with fixed random signs: products
+    of two targets' deviations keep their expected value."""
+    if len(deviations_R) <= most:
+        return deviations_R
+    rows = -(-len(deviations_R) // most)
+    signs_R = torch.randint(2, (rows * most,), generator=torch.Generator().manual_seed(0)).double() * 2 - 1
+    sums = torch.zeros_like(signs_R)
+    sums[: len(deviations_R)] = deviations_R
+    sums = (sums * signs_R).view(rows, most).sum(0)
+    return sums * (deviations_R.norm() / sums.norm()) if bool(sums.any()) else sums

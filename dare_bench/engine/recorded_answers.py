@@ -227,4 +227,11 @@ def _likelihood(record: Mapping[str, Any], response: Any, cost: float | None) ->
     value = float(response[0])
     greedy = {"True": True, "False": False}.get(str(response[1]))
     tokens = round(-float(record["value"]) / cost) if cost and record.get("value") is not None else 0
-    return Likelihood(value, float(record["stderr"] or 0.0), greedy, int(record["nfe"]), target_tokens=tokens)
+    return Likelihood(
+        value,
+        float(record["stderr"] or 0.0),
+        greedy,
+        int(record["nfe"]),
+        target_tokens=tokens,
+        deviations=list(map(float, record.get("deviations") or ())),
+    )

@@ -65,6 +65,7 @@ def answer_line(record: Mapping[str, Any]) -> dict[str, Any]:
     else:
         line |= {name: getattr(answer, name) for name in ("value", "stderr", "is_greedy", "estimator", "draws")}
         line |= {name: None for name in ("value", "stderr") if not math.isfinite(line[name])}
+        line |= {"deviations": answer.deviations} if answer.deviations else {}
     return line
 
 

@@ -58,6 +58,11 @@ class ScoreAnswer(LineModel):
     key: Key
     value: Number | None = Field(description="null: not a finite number")
     stderr: Number | None
+    deviations: list[Number] = Field(
+        default=[],
+        description="parts of stderr (the root of their sum of squares), whose differences give the error of the"
+        " difference of two choices",
+    )
     is_greedy: bool | None = None
     nfe: Count
     estimator: Annotated[str, Field(max_length=1000)] = ""
@@ -87,6 +92,11 @@ class LoggedLine(LineModel):
     doc_hash: str
     prompt_hash: str
     target_hash: str
+    redrawn: dict[Name, Annotated[Number, Field(ge=0, le=1)]] = Field(
+        default={},
+        description="by metric, the expected value of this document if the errors of its drawn likelihoods were added"
+        " to them once more",
+    )
 
     @model_validator(mode="after")
     def _values(self) -> Self:

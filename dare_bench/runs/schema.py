@@ -214,6 +214,13 @@ class Cost(StrictModel):
     peak_memory_mb: Number | None = Field(default=None, description="MiB; the largest of all sessions")
 
 
+class DrawNoise(StrictModel):
+    """What the random draws of likelihoods do to a score."""
+
+    sd: Number = Field(description="standard deviation of the score over seeds of the draws, documents as they are")
+    undecided: Count = Field(description="documents that other draws may well decide otherwise (5% or more)")
+
+
 class CI(StrictModel):
     """A confidence interval of one metric, from ``n`` documents."""
 
@@ -222,6 +229,7 @@ class CI(StrictModel):
     lo: Number | None
     hi: Number | None
     n: Count
+    draws: DrawNoise | None = Field(default=None, description="null: nothing is drawn, or it is not known")
 
 
 class Failure(StrictModel):

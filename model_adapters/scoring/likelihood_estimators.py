@@ -97,7 +97,7 @@ class LikelihoodEstimator(ABC):
         kind, longest = str(settings["estimator"]), max(map(len, self.spans(context, target, settings)))
         if kind == "auto":
             return "exact" if longest <= EXACT_LIMIT else "reference"
-        return "exact" if parts_of(kind) and enumerates(longest, settings["mc_num"]) else kind
+        return "exact" if parts_of(kind) and enumerates(longest, settings["mc_num"], kind) else kind
 
     def spans(self, context: int, target: int, settings: Settings) -> list[range]:
         """The parts of the target, counted from its first token, whose bounds are summed."""
@@ -136,7 +136,7 @@ class LikelihoodEstimator(ABC):
         """Upper bound of the forwards of one pair, without guidance."""
         kind, sizes = self.kind(context, target, settings), map(len, self.spans(context, target, settings))
         if parts_of(kind):
-            return sum(controlled_passes(size, settings["mc_num"]) for size in sizes)
+            return sum(controlled_passes(size, settings["mc_num"], kind) for size in sizes)
         return sum((1 << size) - 1 if kind == "exact" else int(settings["mc_num"]) for size in sizes)
 
     def reveals(self, settings: Settings) -> bool:
@@ -155,14 +155,14 @@ class LikelihoodEstimator(ABC):
         """The columns that are masked in the unconditional half of a guided pair."""
         return range(context)
 
-    def estimate(self, parts: Sequence[MaskDraws], losses: Sequence[Tensor]) -> tuple[float, float]:
-        """(log-likelihood, standard error) in nats from the losses of each part's scored tokens, float64 [M, n]."""
+    def estimate(self, parts: Sequence[MaskDraws], losses: Sequence[Tensor]) -> tuple[float, Tensor]:
+        """(log-likelihood, its deviations) in nats from the losses of each part's scored tokens, float64 [M, n]."""
         if any(parts_of(part.estimator) for part in parts):
             return combine_controlled(parts, losses)
         return self.combine(parts, [loss_Mn.sum(1) for loss_Mn in losses])
 
-    def combine(self, parts: Sequence[MaskDraws], losses: Sequence[Tensor]) -> tuple[float, float]:
-        """(log-likelihood, standard error) in nats from the summed losses of each part's draws."""
+    def combine(self, parts: Sequence[MaskDraws], losses: Sequence[Tensor]) -> tuple[float, Tensor]:
+        """(log-likelihood, its deviations) in nats from the summed losses of each part's draws."""
         return combine(parts[0], losses[0])
 
 
@@ -224,5 +224,5 @@ class Blockwise(LikelihoodEstimator):
         clean = int(context + target > settings["block_length"])
         return clean + (target if settings["estimator"] == "chain" else super().passes(context, target, settings))
 
-    def combine(self, parts: Sequence[MaskDraws], losses: Sequence[Tensor]) -> tuple[float, float]:
+    def combine(self, parts: Sequence[MaskDraws], losses: Sequence[Tensor]) -> tuple[float, Tensor]:
         return combine_blocks(parts, losses)

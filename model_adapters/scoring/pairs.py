@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any
@@ -9,7 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from dare_bench.diffusion.likelihood import MaskDraws
+from dare_bench.diffusion.likelihood import MaskDraws, folded
 from dare_bench.errors import PromptError
 from dare_bench.model_adapters.backbone.pages import RowPages, chain
 from dare_bench.model_adapters.encoding import split_texts
@@ -72,13 +73,14 @@ class ScoredPair:
 
     def likelihood(self, seconds: float, weights_version: int = 0) -> Likelihood:
         """The answer, when all losses are there."""
-        value, stderr = self.estimator.estimate(self.parts, self.losses)
+        value, deviations_R = self.estimator.estimate(self.parts, self.losses)
         exact = all(part.round_size == 0 for part in self.parts)
         alike = all(part.round_size == 0 or part.masks_Mn.shape[1] == 1 for part in self.parts)
         passes = self.canvases + (self.clean > 0) + self.greedy_turns
         return Likelihood(
             value=value,
-            stderr=stderr,
+            stderr=float(deviations_R.norm()),
+            deviations=[float(f"{x:.4g}") for x in folded(deviations_R).tolist() if math.isfinite(x)],
             is_greedy=self.is_greedy,
             nfe=passes * (2 if self.guidance > 0 else 1),
             estimator=next((p.estimator for p in self.parts if p.round_size), self.parts[0].estimator),

@@ -34,9 +34,10 @@ def combine(parts: Sequence[RepeatResult], groups: Groups | None = None) -> tupl
     """One result from those of all repeats.
 
     A document's row holds the mean over repeats in each metric's key, and an entry for each repeat in ``resps`` and
-    ``filtered_resps`` (and ``_answers``). A metric is the mean over documents; if the harness aggregates otherwise, it
-    is the mean over repeats of what the harness reported, without a standard error. Metrics that are binary by their
-    name add pass@k; right is a value of 1. A task that only the first part has was not repeated and stays unchanged; a
+    ``filtered_resps`` (and ``_answers``); ``redrawn`` is a mean, too. A metric is the mean over documents; if the
+    harness aggregates otherwise, it is the mean over repeats of what the harness reported, without a standard error.
+    Metrics that are binary by their name add pass@k; right is a value of 1. A task that only the first part has was not
+    repeated and stays unchanged; a
     document that is missing in a part is left out.
 
     Args:
@@ -167,6 +168,11 @@ def _joined(repeats: Sequence[Mapping[str, Any]]) -> Row:
     for name in ("filtered_resps", "_answers"):
         if all(name in repeat for repeat in repeats):
             row[name] = [entry for repeat in repeats for entry in repeat[name]]
+    if all("redrawn" in repeat for repeat in repeats):
+        shares = {metric: [repeat["redrawn"].get(metric) for repeat in repeats] for metric in row["redrawn"]}
+        row["redrawn"] = {
+            metric: mean for metric, each in shares.items() if (mean := _mean_of_numbers(each)) is not None
+        }
     return row
 
 

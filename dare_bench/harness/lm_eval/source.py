@@ -29,6 +29,7 @@ from dare_bench.harness.lm_eval.code_scoring import CodeScoring, code_mark
 from dare_bench.harness.lm_eval.code_tasks import check_punkt, evaluating_tasks, refuse_unknown_code, sandboxed_tasks
 from dare_bench.harness.lm_eval.documents import TaskDocuments, without_tasks
 from dare_bench.harness.lm_eval.extraction import annotate, unread
+from dare_bench.harness.lm_eval.redrawn import mark_redrawn
 from dare_bench.harness.lm_eval.scoring_limits import is_mathematical, limited
 from dare_bench.harness.lm_eval.task_index import TaskIndex
 from dare_bench.protocols import Answer, HarnessResult, LoadedModel, TaskSource
@@ -254,6 +255,7 @@ class LmEvalSource(TaskSource):
             return getattr(samples[key].answer, "finish_reason", None)
 
         annotate(loaded["tasks"], rows, finish, part)
+        mark_redrawn(loaded["tasks"], rows, lambda task, doc, index: samples[task, doc, index, part])
         return results, rows
 
     def _lm_eval(self, lm: AnsweringLM, limit: int | float | None, samples: Mapping[str, Any] | None) -> dict[str, Any]:

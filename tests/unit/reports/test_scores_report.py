@@ -55,6 +55,22 @@ def test_extraction_failures_and_the_sandbox_are_said(tmp_path: Path) -> None:
     assert built["execution"]["statuses"] == {"passed": 3, "timeout": 1}
 
 
+def test_noise_of_draws_is_told_of_headline_scores(tmp_path: Path) -> None:
+    path = make_run(tmp_path, "a", tasks={"choice_x": 0.5}, limit=20)
+    results_file = Run(path).results_file
+    assert results_file is not None
+    results = json.loads(results_file.read_text())
+    results["dare_bench"]["ci"]["choice_x"]["acc,none"]["draws"] = {"sd": 0.01, "undecided": 3}
+    results_file.write_text(json.dumps(results))
+    note = (
+        "choice_x acc: other random draws may change 3 of 20 documents, and the score by 1.00 points (sd over seeds)."
+        " Their noise alone makes two runs differ by up to 2.77 points"
+    )
+    assert f"- {note}" in _text(Run(path))
+    assert f"- a: {note}" in _text(Run(path), *(_run(tmp_path, name) for name in "bc"))
+    assert "random draws" not in _text(_run(tmp_path, "d", tasks={"choice_x": 0.5}))
+
+
 def test_many_tasks_are_summed(tmp_path: Path) -> None:
     names = [f"t{i}" for i in range(6)]
     result = {name: {"none": {"matched": 10 - i, "no_match": i}} for i, name in enumerate(names)}

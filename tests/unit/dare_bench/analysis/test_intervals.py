@@ -8,15 +8,19 @@ import sys
 
 import numpy as np
 import pytest
+from scipy.stats import norm
 
 from dare_bench.analysis.intervals import (
     Interval,
+    confidence_intervals,
+    draw_noise,
     from_stderr,
     group_interval,
     interval,
     mean_of,
     ratio_interval,
     wilson,
+    with_draws,
 )
 
 
@@ -171,3 +175,42 @@ def test_import_is_cheap() -> None:
     code = f"import sys, dare_bench.analysis.paired_tests; print(any(m in sys.modules for m in {heavy}))"
     result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert result.stdout.strip() == "False"
+
+
+@pytest.mark.parametrize("scale", [1.0, 3.0])
+@pytest.mark.parametrize(("mean", "noise", "n"), [(0.5, 0.5, 200), (1.0, 0.3, 50), (1.0, 0.5, 1000), (2.0, 0.5, 200)])
+def test_nested_intervals_hold_the_score_without_noise(mean: float, noise: float, n: int, scale: float) -> None:
+    """Margins of documents (right above 0) with a known spread, and draws that add noise: 400 runs on other documents.
+    Wilson's interval of the noisy score misses the score without noise where it is higher."""
+    rng = np.random.default_rng(0)
+    truth, plain, nested = norm.cdf(mean), 0, 0
+    for _ in range(400):
+        margins = scale * (rng.normal(mean, 1, n) + noise * rng.standard_normal(n))
+        right = (margins > 0).astype(float)
+        documents = interval(right)
+        both = with_draws(documents, right, norm.cdf(margins / (scale * noise)))
+        assert both.lo <= documents.lo and both.hi >= documents.hi
+        plain += documents.lo <= truth <= documents.hi
+        nested += both.lo <= truth <= both.hi
+    assert nested / 400 >= 0.92
+    assert n < 1000 or plain / 400 < 0.5
+
+
+def test_draws_move_a_score_as_much_as_their_noise_says() -> None:
+    """The standard deviation over seeds, against runs of the same documents with other draws."""
+    rng = np.random.default_rng(0)
+    margins = rng.normal(0.5, 1, 300)
+    runs = [margins + 0.5 * rng.standard_normal(300) for _ in range(200)]
+    stated = [draw_noise(norm.cdf(run / 0.5)).sd for run in runs]
+    assert np.mean(stated) == pytest.approx(np.std([np.mean(run > 0) for run in runs]), rel=0.1)
+    assert draw_noise([0.0, 0.05, 0.5, 0.96]).undecided == 2
+
+
+def test_intervals_of_drawn_likelihoods_are_nested_and_say_so() -> None:
+    rows = [{"metrics": ["acc"], "acc": float(i % 2), "filter": "none", "redrawn": {"acc": 0.5}} for i in range(40)]
+    results = {"results": {"t": {"acc,none": 0.5}}}
+    ci = confidence_intervals(results, {"t": rows})["t"]["acc,none"]
+    exact = confidence_intervals(results, {"t": [{**row, "redrawn": {}} for row in rows]})["t"]["acc,none"]
+    assert (ci.method, exact.method) == ("Wilson and draws", "Wilson") and exact.draws is None
+    assert ci.lo < exact.lo and ci.hi > exact.hi and ci.draws is not None and ci.draws.undecided == 40
+    assert with_draws(interval([1.0]), [1.0], [0.5]).method == "Wilson"  # one document tells nothing of the spread

@@ -9,6 +9,7 @@ from itertools import combinations_with_replacement
 
 import numpy as np
 import pytest
+from scipy.stats import norm
 
 from dare_bench.analysis import intervals
 from dare_bench.analysis import paired_tests as paired
@@ -374,3 +375,32 @@ def test_equal_models_are_seldom_told_apart() -> None:
         p = np.asarray(all_pairs(strata, [1 / 3] * 3))
         result.append(np.mean(p[np.triu_indices(12, 1)] <= 0.05))
     assert np.mean(result) <= 0.05
+
+
+# Differences of drawn likelihoods
+
+
+@pytest.mark.parametrize(("gain", "claims"), [(0.0, 0.1), (0.5, 1.0)])
+def test_differences_hold_documents_and_draws(gain: float, claims: float) -> None:
+    """Two checkpoints on 300 documents, each with its own noise: 300 comparisons hold the difference without noise."""
+    rng, held, claimed = np.random.default_rng(0), 0, 0
+    truth = norm.cdf(0.5 + gain) - norm.cdf(0.5)
+    for _ in range(300):
+        shared = rng.normal(0.5, 1, 300)
+        noisy = [shared + by + 0.5 * rng.standard_normal(300) for by in (0.0, gain)]
+        right = [(margins > 0).astype(float) for margins in noisy]
+        corrected = [2 * y - norm.cdf(margins / 0.5) for y, margins in zip(right, noisy, strict=True)]
+        documents = paired_difference(*right)
+        both = paired.with_draws(documents, *corrected)
+        assert both.lo <= documents.lo and both.hi >= documents.hi and both.p >= documents.p
+        held += both.lo <= truth <= both.hi
+        claimed += both.p <= 0.05
+        assert (both.p <= 0.05) == (not both.lo <= 0 <= both.hi) or both.p > documents.p
+    assert held / 300 >= 0.93
+    assert claimed / 300 <= claims and (gain == 0 or claimed / 300 > 0.8)
+
+
+def test_opposed_corrections_claim_nothing() -> None:
+    documents = paired_difference([0.0] * 30 + [1.0] * 30, [1.0] * 20 + [0.0] * 10 + [1.0] * 30)
+    both = paired.with_draws(documents, [2.0] * 20 + [1.0] * 40, [0.5] * 20 + [1.0] * 40)
+    assert documents.p < 0.01 and both.p == 1.0 and both.lo < 0 < both.hi

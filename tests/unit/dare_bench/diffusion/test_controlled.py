@@ -38,7 +38,8 @@ def estimates(losses, n, mc_num, estimator, keys):
     values = []
     for key in range(keys):
         part = controlled_masks(n, mc_num, estimator, key)
-        values.append(combine_controlled([part], [losses[part.masks_Mn.long() @ powers]]))
+        value, deviations_R = combine_controlled([part], [losses[part.masks_Mn.long() @ powers]])
+        values.append((value, float(deviations_R.norm())))
     every = enumerate_masks(n)
     truth = -float(every.weights_M @ losses[every.masks_Mn.long() @ powers].sum(1))
     values_K, errors_K = torch.tensor(values, dtype=torch.float64).T
@@ -114,8 +115,8 @@ def test_choices_share_their_masks_also_where_lengths_differ():
 
 def test_short_targets_are_enumerated():
     part = controlled_masks(4, 16, "fast", 0)
-    assert part.estimator == "exact" and len(part.masks_Mn) == controlled_passes(4, 16) == 15
-    assert controlled_passes(5, 16) == 17 and len(controlled_masks(5, 16, "fast", 0).masks_Mn) == 17
+    assert part.estimator == "exact" and len(part.masks_Mn) == controlled_passes(4, 16, "fast") == 15
+    assert controlled_passes(5, 16, "fast") == 17 and len(controlled_masks(5, 16, "fast", 0).masks_Mn) == 17
     answer = golden.model().loglikelihood([(CONTEXT, TARGET[:4])], estimator="fast", want_greedy=False)[0]
     assert (answer.estimator, answer.stderr, answer.nfe, answer.tier) == ("exact", 0.0, 15, "E1")
 

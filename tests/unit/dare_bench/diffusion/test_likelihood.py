@@ -8,7 +8,7 @@ import golden
 import pytest
 import torch
 
-from dare_bench.diffusion.likelihood import combine, draw, enumerate_masks, reference_masks
+from dare_bench.diffusion.likelihood import combine, draw, enumerate_masks, folded, reference_masks
 from dare_bench.errors import DecodingError, PromptError
 from dare_bench.types import LoopStats, Request
 
@@ -148,5 +148,21 @@ def test_tiers_and_passes():
 
 def test_error_of_a_single_round_comes_from_its_draws():
     draws = reference_masks(5, 16, 16, torch.Generator().manual_seed(0))
-    _, stderr = combine(draws, torch.rand(16, generator=torch.Generator().manual_seed(1)))
-    assert stderr > 0
+    loss_M = torch.rand(16, generator=torch.Generator().manual_seed(1))
+    value, deviations_R = combine(draws, loss_M)
+    terms_M = 16 * draws.weights_M * loss_M
+    assert value == pytest.approx(-float(terms_M.mean()))
+    assert float(deviations_R.norm()) == pytest.approx(float(terms_M.std()) / 4)
+
+
+def test_folded_deviations_keep_errors_and_products():
+    """Of 300 pairs of targets, with deviations that correlate."""
+    generator = torch.Generator().manual_seed(3)
+    shared, own = torch.randn((2, 300, 127), generator=generator, dtype=torch.float64)
+    ratios = []
+    for one, other in zip(shared, 0.5 * shared + own, strict=True):
+        short, short_other = folded(one), folded(other)
+        assert len(short) == 16 and float(short.norm()) == pytest.approx(float(one.norm()))
+        ratios.append(float((short - short_other).norm() / (one - other).norm()) ** 2)
+    assert sum(ratios) / len(ratios) == pytest.approx(1, abs=0.05)
+    assert torch.equal(folded(shared[0, :16]), shared[0, :16]) and not folded(torch.zeros(40)).any()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 import torch
 from pydantic import Field
@@ -37,19 +38,18 @@ class Renoise(EntropyBound):
         """The most probable tokens in the last ``stability`` forwards."""
         return []
 
-    def select(self, offer: Offer, positions: Positions) -> Decision:
+    def select(self, offer: Offer) -> Decision:
         assert offer.best_NK is not None
-        row_N, best_N = positions.row_N, offer.best_NK[:, 0]
+        positions, best_N = offer.positions, offer.best_NK[:, 0]
         ranked = rank(offer.score_N, positions)
         count_R = self.count(ranked, positions)
         entropy_R = -ranked.sorted_RW.where(ranked.open_RW, 0.0).sum(1) / ranked.count_R
         ended_R = (entropy_R < self.confidence) & self._stable(best_N, positions)
         ended_R |= (positions.step_R + 1 >= self.steps) & (ranked.count_R > 0)
-        token_N = torch.where(ranked.rank_N < count_R[row_N], offer.token_N, self.open_id)
-        greedy_N = ended_R[row_N]
-        token_N = torch.where(greedy_N, best_N, token_N)
-        written_N = token_N != positions.current_N
-        return offer.write(positions, written_N, token_N=token_N, ended_R=ended_R, greedy_N=greedy_N)
+        accepted_N, ends_N = ranked.rank_N < count_R[positions.row_N], ended_R[positions.row_N]
+        offer = _greedy(offer, ends_N)
+        token_N = torch.where(accepted_N | ends_N, offer.token_N, self.open_id)
+        return offer.write(token_N != positions.current_N, token_N=token_N, ended_R=ended_R)
 
     def _stable(self, best_N: Tensor, positions: Positions) -> Tensor:
         """Have the most probable tokens of a row been the same as often as required? Boolean [R]."""
@@ -63,3 +63,14 @@ class Renoise(EntropyBound):
     def finished(self, positions: Positions, decision: Decision) -> Tensor:
         assert decision.ended_R is not None
         return decision.ended_R
+
+
+def _greedy(offer: Offer, which_N: Tensor) -> Offer:
+    """The offer with the most probable tokens at the positions ``which_N``."""
+    assert offer.best_NK is not None and offer.best_confidence_NK is not None
+    return replace(
+        offer,
+        token_N=torch.where(which_N, offer.best_NK[:, 0], offer.token_N),
+        confidence_N=torch.where(which_N, offer.best_confidence_NK[:, 0], offer.confidence_N),
+        logprob_N=None if offer.logprob_N is None else torch.where(which_N, 0.0, offer.logprob_N),
+    )

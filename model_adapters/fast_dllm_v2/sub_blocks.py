@@ -14,7 +14,7 @@ from torch import Tensor
 
 from dare_bench.model_adapters.sampling.attention import Row
 from dare_bench.model_adapters.sampling.caches import ExactCache
-from dare_bench.model_adapters.sampling.records import Decision, Offer, Positions
+from dare_bench.model_adapters.sampling.records import Decision, Offer
 from dare_bench.model_adapters.sampling.strategies.wrapped import WrappedStrategy
 
 
@@ -30,14 +30,15 @@ class SubBlocks(WrappedStrategy):
     def static(self) -> bool:
         return self.inner.static
 
-    def select(self, offer: Offer, positions: Positions) -> Decision:
+    def select(self, offer: Offer) -> Decision:
+        positions = offer.positions
         row_N, last = positions.row_N, torch.iinfo(torch.long).max
         part_N = (positions.column_N - positions.begin_R[row_N]) // self.length
         live_N = positions.live(torch.ones_like(positions.masked_N))
         last_R = torch.full_like(positions.begin_R, last)
         first_R = last_R.scatter_reduce(0, row_N, torch.where(live_N, part_N, last), "amin")
         inside_N = live_N & (part_N == first_R[row_N])
-        chosen = self.inner.select(offer, replace(positions, live_N=inside_N))
+        chosen = self.inner.select(replace(offer, positions=replace(positions, live_N=inside_N)))
         return chosen.only(inside_N & chosen.written_N, positions)
 
 

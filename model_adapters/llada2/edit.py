@@ -36,13 +36,13 @@ class Edit(Strategy):
     def limit(self, length: int, schedule: Sequence[int]) -> int:
         return super().limit(length, schedule) + self.max_post_steps
 
-    def select(self, offer: Offer, positions: Positions) -> Decision:
-        masked_N = positions.masked_N
+    def select(self, offer: Offer) -> Decision:
+        positions, masked_N = offer.positions, offer.positions.masked_N
         ranked = rank(offer.score_N, positions, positions.live(masked_N))
         count_R = take_above(ranked, self.threshold, self.min_transfer)
         other_N = positions.live(~masked_N & (offer.token_N != positions.current_N))
         filled_N, edited_N = ranked.rank_N < count_R[positions.row_N], offer.score_N > self.edit_threshold
-        return offer.write(positions, torch.where(masked_N, filled_N, other_N & edited_N))
+        return offer.write(torch.where(masked_N, filled_N, other_N & edited_N))
 
     def finished(self, positions: Positions, decision: Decision) -> Tensor:
         unedited_R = positions.full_R & ~positions.changed(decision)

@@ -63,7 +63,8 @@ class Levenshtein(Strategy):
     def planned(self, length: int) -> int:
         return self.max_steps  # a mask that is split again and again is never filled
 
-    def select(self, offer: Offer, positions: Positions) -> Decision:
+    def select(self, offer: Offer) -> Decision:
+        positions = offer.positions
         assert offer.best_NK is not None
         token_N, ended_R = positions.current_N.clone(), torch.zeros(positions.rows, dtype=torch.bool)
         for r in positions.row_N.unique().tolist():
@@ -79,7 +80,7 @@ class Levenshtein(Strategy):
             tokens, ended_R[r] = step.run()
             token_N[at] = torch.tensor(tokens, device=token_N.device)
         written_N, ended_R = token_N != positions.current_N, ended_R.to(token_N.device)
-        return offer.write(positions, written_N, token_N=token_N, ended_R=ended_R)
+        return offer.write(written_N, token_N=token_N, ended_R=ended_R)
 
     def finished(self, positions: Positions, decision: Decision) -> Tensor:
         assert decision.ended_R is not None

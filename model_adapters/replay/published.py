@@ -237,8 +237,8 @@ class PublishedTies(WrappedStrategy):
 
     tie_score: float
 
-    def select(self, offer: Offer, positions: Positions) -> Decision:
-        chosen, score_N = self.inner.select(offer, positions), offer.score_N
+    def select(self, offer: Offer) -> Decision:
+        positions, chosen, score_N = offer.positions, self.inner.select(offer), offer.score_N
         tied_N, written_N = score_N == self.tie_score, chosen.written_N.clone()
         taken_R, left_R = (
             torch.bincount(positions.row_N[tied_N & which_N], minlength=positions.rows)

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar, Protocol
+from typing import ClassVar, Protocol
 
 import torch
 from torch import Tensor
@@ -15,12 +15,22 @@ from torch import Tensor
 from dare_bench.model_adapters.backbone.pages import RowPages
 
 
+class RowSampler(Protocol):
+    """What caches and rules of logits read of a row's sampler (``sampler.Sampler``)."""
+
+    @property
+    def attention(self) -> AttentionPolicy: ...
+    @property
+    def gen_length(self) -> int: ...
+    @property
+    def block_length(self) -> int: ...
+
+
 class Row(Protocol):
-    """What caches read of a row (``state.RowState``)."""
+    """What they read of a row (``state.RowState``)."""
 
     prompt: Sequence[int]
     given: Sequence[int] | None
-    sampler: Any
     canvas: Tensor
     mask_id: int
     opened: bool
@@ -28,6 +38,8 @@ class Row(Protocol):
     begin: int
 
     def window(self) -> tuple[int, int]: ...
+    @property
+    def sampler(self) -> RowSampler: ...
     @property
     def stop(self) -> int: ...
     @property

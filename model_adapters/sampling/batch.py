@@ -55,6 +55,8 @@ class ActiveRows:
         """Rows and tokens of a state in the tables on the device; the last ones are null."""
         number = {sampler.decision: i for i, sampler in enumerate(kinds)}
         self.kinds = [number[sampler.decision] for sampler in samplers]
+        self.blocks = self._block_tables()
+        """What each row's block adds to the tables on the device, on the host."""
         self.device: DeviceState = uploaded(self._state(kinds, mask_id), (DeviceState, NearTies, Drafts), device)
         self.packer = Packer(rows, device, cache, self.kinds, self.slots, self.canvas, self.states, self.sizes)
         self.tokens_done = 0
@@ -85,7 +87,7 @@ class ActiveRows:
             static=self.sizes is not None,
             rows=self.rows * self.states,
             inputs=self.inputs and self.inputs(rows),
-            **self._block_tables(),
+            **self.blocks,
         )
         eos_ids = tuple(sorted({token for sampler in samplers for token in sampler.stopping.eos_ids}))
         if any(sampler.record_near_tie for sampler in samplers):
@@ -95,21 +97,24 @@ class ActiveRows:
         return state
 
     def _block_tables(self) -> dict[str, Any]:
-        """What is new when a row enters a block, on the host."""
-        rows = self.rows
-        width = self._grown("schedule", max(len(row.schedule) for row in rows) + 1)
-        going_R = torch.arange(self.slots * self.states) < len(rows)  # nothing is drafted
-        schedule_RS = torch.zeros((self.slots, width), dtype=torch.long)  # nothing is due after a schedule's end
-        for i, row in enumerate(rows):
-            schedule_RS[i, : len(row.schedule)] = torch.tensor(row.schedule, dtype=torch.long)
-        return {
-            "step_R": self._by_row(row.step for row in rows),
-            "post_steps_R": self._by_row(row.post_steps for row in rows),
-            "begin_R": self._by_row(row.begin for row in rows),
-            "limit_R": self._by_row(row.limit for row in rows),
-            "going_R": going_R,
-            "schedule_RS": schedule_RS.repeat(self.states, 1),
-        }
+        """Tables of the rows' blocks."""
+        tables: dict[str, Any] = {name: self._by_row(()) for name in ("step_R", "post_steps_R", "begin_R", "limit_R")}
+        tables |= {"going_R": tables["step_R"] > 0, "schedule_RS": tables["step_R"][:, None]}
+        return self._entered(tables, range(len(self.rows)))
+
+    def _entered(self, tables: dict[str, Any], moved: Sequence[int]) -> dict[str, Any]:
+        """The tables when these rows have entered blocks, and nothing of them is drafted. The others keep theirs."""
+        longest = max(len(row.schedule) for row in self.rows)
+        schedule_RS = tables["schedule_RS"]  # nothing is due after a schedule's end
+        width = max(schedule_RS.shape[1], self._grown("schedule", longest + 1))
+        tables["schedule_RS"] = schedule_RS = pad(schedule_RS, (0, width - schedule_RS.shape[1]))
+        for i in moved:
+            row, states = self.rows[i], slice(i, None, self.slots)
+            for name in ("step", "post_steps", "begin", "limit"):
+                tables[f"{name}_R"][states] = getattr(row, name)
+            tables["going_R"][states] = torch.arange(self.states) == 0
+            schedule_RS[states] = pad(torch.tensor(row.schedule, dtype=torch.long), (0, width - len(row.schedule)))
+        return tables
 
     def _along(self, parts: list[Tensor], fill: float = 0) -> Tensor:
         """Tensors of the rows beside their canvases, then ``fill`` for null tokens: [T]."""
@@ -121,7 +126,8 @@ class ActiveRows:
 
     def _by_row(self, values: Iterable[float], dtype: torch.dtype = torch.long) -> Tensor:
         """A value for each row, then zeros for the null rows: [R]."""
-        return torch.tensor([*values, *[0] * (self.slots - len(self.rows))] * self.states, dtype=dtype)
+        of_rows = [*values]
+        return torch.tensor([*of_rows, *[0] * (self.slots - len(of_rows))] * self.states, dtype=dtype)
 
     def pack(self) -> None:
         """Before a forward: pack the rows, if their windows have moved."""
@@ -200,6 +206,7 @@ class ActiveRows:
         device = self.device
         read = device.read(sum(self.lengths)) if self.read is None else self.read
         self.read, canvases = None, read["canvas_T"].split(self.lengths)
+        self.blocks |= {name: read[name].to(self.blocks[name].dtype) for name in ("step_R", "post_steps_R", "going_R")}
         counters = (read[name].tolist() for name in ("step_R", "forward_R", "post_steps_R"))
         for row, canvas, *counts in zip(self.rows, canvases, *counters, strict=False):  # then null rows
             row.canvas, (row.step, row.forward, row.post_steps) = canvas, counts
@@ -218,16 +225,9 @@ class ActiveRows:
 
     def enter_blocks(self, moved: Sequence[int]) -> None:
         """Rows have moved to other blocks since :meth:`sync`."""
-        device, tables = self.device, self._block_tables()
-        if device.drafts is not None:
-            tables["moved_R"] = self._by_row((i in moved for i in range(len(self.rows))), torch.bool)
-        tables = upload(tables, self.at)
-        if device.drafts is not None:  # those of the other rows are kept
-            moved_R, old_RS = tables.pop("moved_R"), device.schedule_RS
-            device.schedule_RS = pad(old_RS, (0, tables["schedule_RS"].shape[1] - old_RS.shape[1]))
-            device.drafts.drafted_R &= ~moved_R
-            is_moved = {name: moved_R.view(-1, *[1] * (x.dim() - 1)) for name, x in tables.items()}
-            tables = {name: torch.where(is_moved[name], x, getattr(device, name)) for name, x in tables.items()}
-        for name, table in tables.items():
+        device = self.device
+        for name, table in upload(self._entered(self.blocks, moved), self.at).items():
             setattr(device, name, table)
+        if device.drafts is not None:
+            device.drafts.drafted_R &= device.going_R
         device.pack, self.look_in, device.inputs = None, 0, self.inputs and self.inputs(self.rows)

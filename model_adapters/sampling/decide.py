@@ -37,11 +37,11 @@ class DecisionGroup:
         """What the forward offers; ``nudge`` moves the logits first."""
         score = self.sampler.strategy.score
         offer = propose(self.logits_NV, self.sampler.tokens, score, self.positions, self.draws, nudge)
-        return score.order(offer, self.positions, self.draws)
+        return score.order(offer, self.draws)
 
     def select(self, offer: Offer) -> Decision:
         """What is written."""
-        return self.sampler.strategy.select(offer, self.positions)
+        return self.sampler.strategy.select(offer)
 
     def again(self, nudge: Nudge) -> Decision:
         """What would have been written on moved logits."""
@@ -54,15 +54,15 @@ def joined(groups: Sequence[DecisionGroup], decisions: Sequence[Decision], posit
     if len(decisions) == 1 and groups[0].at_N is None:
         return decisions[0]
     token_N, confidence_N = torch.zeros_like(positions.row_N), torch.zeros_like(positions.row_N, dtype=torch.float64)
-    logprob_N, score_N = torch.zeros_like(confidence_N), torch.zeros_like(confidence_N)
     written_N, after_N = torch.zeros_like(positions.masked_N), positions.current_N.clone()
+    score_N = confidence_N.clone()
+    logprob_N = None if all(part.logprob_N is None for part in decisions) else confidence_N.clone()
     ended_R = torch.zeros_like(positions.deterministic_R)
-    finite = torch.ones_like(ended_R[0])
     for group, part in zip(groups, decisions, strict=True):
         at_N = group.at_N
         token_N[at_N], written_N[at_N], after_N[at_N] = part.token_N, part.written_N, part.after_N
-        confidence_N[at_N], logprob_N[at_N] = part.confidence_N.double(), part.logprob_N
-        score_N[at_N] = part.score_N.double()
-        finite = finite & part.finite
+        confidence_N[at_N], score_N[at_N] = part.confidence_N.double(), part.score_N.double()
+        if logprob_N is not None and part.logprob_N is not None:
+            logprob_N[at_N] = part.logprob_N
         ended_R = ended_R if part.ended_R is None else ended_R | part.ended_R
-    return Decision(token_N, confidence_N, logprob_N, score_N, written_N, after_N, finite, ended_R)
+    return Decision(token_N, confidence_N, score_N, written_N, after_N, logprob_N, ended_R)

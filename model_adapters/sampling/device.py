@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 
 from dare_bench.model_adapters.sampling.decide import DecisionGroup
+from dare_bench.model_adapters.sampling.drafts import Drafts
 from dare_bench.model_adapters.sampling.draws import COUNTER
 from dare_bench.model_adapters.sampling.logits import guided_where
 from dare_bench.model_adapters.sampling.packing import Candidates, Pack
@@ -75,8 +76,8 @@ class DeviceState:
     """For strategies, networks and replayed random numbers that need the rows on the host; with drafts again for each
     state."""
     inputs: NetworkInputs | None = None
-    drafts: Any = None
-    """Further states of the rows (``drafts.Drafts``), if any."""
+    drafts: Drafts | None = None
+    """Further states of the rows, if any."""
     open_N: Tensor | None = None
     """The candidates that the last forward listed; None: all."""
 
@@ -111,15 +112,8 @@ class DeviceState:
         masked_N = current_N == self.mask_id
         open_N = masked_N if c.editable_N is None else masked_N | c.editable_N
         live_N = open_N & self.going_R[c.row_N]
-        of_N = {
-            "row_N": c.row_N,
-            "column_N": c.column_N,
-            "position_N": c.position_N,
-            "place_N": c.place_N,
-            "slot_N": c.slot_N,
-            "current_N": current_N,
-            "masked_N": masked_N,
-        }
+        of_N = {name: getattr(c, name) for name in ("row_N", "column_N", "position_N", "place_N", "slot_N")}
+        of_N |= {"current_N": current_N, "masked_N": masked_N}
         if self.score_T is not None:
             of_N["score_N"] = self.score_T[c.place_N]
         at_N = None
@@ -171,10 +165,14 @@ class DeviceState:
             at = [(self.kind_R[positions.row_N] == i).nonzero()[:, 0] for i in range(len(self.kinds))]
         return [group(sampler, at_N) for sampler, at_N in zip(self.kinds, at, strict=True) if len(at_N)]
 
+    def check(self, offers: Sequence[Offer]) -> None:
+        """Note whether all logits were finite."""
+        for offer in offers:
+            self.finite &= offer.finite
+
     def write(self, positions: Positions, decision: Decision) -> None:
         """Write a decision into the canvases."""
         place_N = positions.place_N
-        self.finite &= decision.finite
         if self.score_T is not None:
             new_N = decision.written_N & positions.masked_N
             self.score_T[place_N] = torch.where(new_N, decision.score_N.double(), self.score_T[place_N])

@@ -19,6 +19,7 @@ from dare_bench.model_adapters.sampling.device import DeviceState
 from dare_bench.model_adapters.sampling.drafts import affordable
 from dare_bench.model_adapters.sampling.records import Decision, Positions
 from dare_bench.model_adapters.sampling.row_cache import RowCache
+from dare_bench.model_adapters.sampling.speculation import advance
 from dare_bench.model_adapters.sampling.state import RowState
 from dare_bench.types import LoopStats
 
@@ -71,10 +72,11 @@ def step(device: DeviceState, network: Any) -> Result:
     done_R = device.finished(positions, decision)
     for observer in device.observers:
         observer.observe(groups, offers, decisions)
+    device.check(offers)
     device.write(positions, decision)
     device.count(positions, done_R)
     if device.drafts is not None:
-        device.drafts.advance(device, logits_NV)
+        advance(device.drafts, device, logits_NV)
     return positions, decision
 
 

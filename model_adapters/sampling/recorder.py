@@ -61,7 +61,8 @@ class Recorder:
         """The events of this forward."""
         where = decision.written_N & ((decision.token_N != device.mask_id) | ~positions.masked_N)
         rows, columns = positions.row_N[where].tolist(), positions.position_N[where].tolist()
-        tables = (decision.token_N, decision.confidence_N, decision.logprob_N)
+        logprob_N = torch.zeros_like(decision.confidence_N) if decision.logprob_N is None else decision.logprob_N
+        tables = (decision.token_N, decision.confidence_N, logprob_N)
         values = (table_N[where].tolist() for table_N in tables)
         # A row that writes has counted this forward.
         forwards = (device.forward_R - 1 if device.drafts is None else device.drafts.forward_R).tolist()

@@ -1,4 +1,4 @@
-"""What a forward offers (``Positions`` and ``Offer``), and what is decided on it (``Decision``).
+"""What a forward offers at its open positions (``Offer``), and what is decided on it (``Decision``).
 
 Shape letters: N open positions, R rows, K most probable tokens.
 """
@@ -107,17 +107,17 @@ class Positions:
 
 @dataclass(frozen=True)
 class Offer:
-    """For every open position: the proposed token, its confidence (float32 or float64), the log probability of the
-    distribution that drew it (float64, nats; 0 for a greedy choice), and the score that ranks it."""
+    """What a forward offers for every open position: the proposed token, its confidence (float32 or float64), and the
+    score that ranks it."""
 
+    positions: Positions
     token_N: Tensor
     confidence_N: Tensor
-    logprob_N: Tensor
     score_N: Tensor
     finite: Tensor
     """False, [], if any position has no finite largest logit."""
-    drawn: bool = False
-    """Is the temperature above 0?"""
+    logprob_N: Tensor | None = None
+    """Above temperature 0: the log probability of the token in the distribution that drew it, float64, nats."""
     best_NK: Tensor | None = None
     """The K most probable tokens of each position, if the policy asks for them."""
     best_confidence_NK: Tensor | None = None
@@ -128,19 +128,17 @@ class Offer:
         """The concatenated chunks."""
         if len(parts) == 1:
             return parts[0]
-        names = ["token_N", "confidence_N", "logprob_N", "score_N"]
-        names += [] if parts[0].best_NK is None else ["best_NK", "best_confidence_NK"]
+        names = ["token_N", "confidence_N", "score_N", "logprob_N", "best_NK", "best_confidence_NK"]
+        names = [name for name in names if getattr(parts[0], name) is not None]
         tensors: dict[str, Any] = {name: torch.cat([getattr(part, name) for part in parts]) for name in names}
         return replace(parts[0], **tensors, finite=torch.stack([part.finite for part in parts]).all())
 
     def write(
         self,
-        positions: Positions,
         written_N: Tensor,
         *,
         remasked_N: Tensor | None = None,
         token_N: Tensor | None = None,
-        greedy_N: Tensor | None = None,
         ended_R: Tensor | None = None,
     ) -> Decision:
         """The decision to write the positions ``written_N``.
@@ -148,44 +146,38 @@ class Offer:
         Args:
             remasked_N: written positions that become masks again.
             token_N: tokens other than the proposed ones.
-            greedy_N: where the token is the most probable one, whatever was proposed (``best_NK``).
             ended_R: rows whose block ends with this forward.
         """
-        token, confidence_N, logprob_N = self.token_N, self.confidence_N, self.logprob_N
-        if token_N is not None:
-            token = token_N
-            if self.drawn:
-                other_N = torch.where(token_N == positions.mask_id, 0.0, float("nan"))
-                logprob_N = torch.where(token_N == self.token_N, logprob_N, other_N)
-        if greedy_N is not None and self.best_confidence_NK is not None:
-            confidence_N = torch.where(greedy_N, self.best_confidence_NK[:, 0], confidence_N)
-            logprob_N = torch.where(greedy_N, 0.0, logprob_N)
+        positions, confidence_N, logprob_N = self.positions, self.confidence_N, self.logprob_N
+        token = self.token_N if token_N is None else token_N
         written_N = positions.live(written_N)
+        if logprob_N is not None and token_N is not None:
+            other_N = torch.where(token_N == positions.mask_id, 0.0, float("nan"))
+            logprob_N = torch.where(token_N == self.token_N, logprob_N, other_N)
         if remasked_N is not None:
             assert positions.score_N is not None
             token = torch.where(remasked_N, positions.mask_id, token)
             confidence_N = torch.where(remasked_N, positions.score_N, confidence_N.double())
-            logprob_N = torch.where(remasked_N, 0.0, logprob_N)
+            logprob_N = None if logprob_N is None else torch.where(remasked_N, 0.0, logprob_N)
             written_N = written_N | remasked_N
         after_N = torch.where(written_N, token, positions.current_N)
-        return Decision(token, confidence_N, logprob_N, self.score_N, written_N, after_N, self.finite, ended_R)
+        return Decision(token, confidence_N, self.score_N, written_N, after_N, logprob_N, ended_R)
 
 
 @dataclass(frozen=True)
 class Decision:
     """What is written at the open positions (``written_N``), each with its token and score, also where it is not
     written: the proposed token, or the mask id where a written token is masked again, whose confidence is the score
-    with which it was written. ``logprob_N`` is NaN where the token is not the one that was drawn."""
+    with which it was written."""
 
     token_N: Tensor
     confidence_N: Tensor
-    logprob_N: Tensor
     score_N: Tensor
     written_N: Tensor
     after_N: Tensor
     """The tokens at the positions after it."""
-    finite: Tensor
-    """False, [], if a largest logit is NaN or infinite."""
+    logprob_N: Tensor | None = None
+    """Above temperature 0: as offered, 0 for a mask, NaN where the token is not the one that was drawn."""
     ended_R: Tensor | None = None
     """Rows whose block ends with this forward, whatever it holds (None: no row)."""
 

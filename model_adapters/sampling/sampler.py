@@ -68,7 +68,7 @@ class Sampler:
     @cached_property
     def decision(self) -> Hashable:
         """Rows with an equal value are decided by the same tensor operations."""
-        return self.strategy.decision, self.tokens, self.reference, self.record_near_tie, self.logits_rule
+        return self.strategy.decision, self.tokens, self.reference, self.logits_rule
 
     @property
     def passes_per_forward(self) -> int:

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from dare_bench.model_adapters.sampling.draws import Draws
-from dare_bench.model_adapters.sampling.records import Offer, Positions
+from dare_bench.model_adapters.sampling.records import Offer
 
 
 class PositionScore:
@@ -26,7 +26,7 @@ class PositionScore:
         """The score of each position, [N]."""
         return confidence_N
 
-    def order(self, offer: Offer, positions: Positions, draws: Draws) -> Offer:
+    def order(self, offer: Offer, draws: Draws) -> Offer:
         """The offer with the final scores."""
         return offer
 
@@ -58,8 +58,8 @@ class RandomOrder(PositionScore):
 
     random = True
 
-    def order(self, offer: Offer, positions: Positions, draws: Draws) -> Offer:
-        return replace(offer, score_N=draws.order(positions))
+    def order(self, offer: Offer, draws: Draws) -> Offer:
+        return replace(offer, score_N=draws.order(offer.positions))
 
 
 class LeftToRight(RandomOrder):
@@ -67,8 +67,8 @@ class LeftToRight(RandomOrder):
 
     random = False
 
-    def order(self, offer: Offer, positions: Positions, draws: Draws) -> Offer:
-        return replace(offer, score_N=-positions.column_N.double())
+    def order(self, offer: Offer, draws: Draws) -> Offer:
+        return replace(offer, score_N=-offer.positions.column_N.double())
 
 
 @dataclass(frozen=True)
@@ -82,8 +82,8 @@ class DrawnOrder(PositionScore):
     def of(self, probability_NV: Tensor, confidence_N: Tensor) -> Tensor:
         return self.score.of(probability_NV, confidence_N)
 
-    def order(self, offer: Offer, positions: Positions, draws: Draws) -> Offer:
-        return replace(offer, score_N=draws.weighted_order(offer.score_N / self.temperature, positions))
+    def order(self, offer: Offer, draws: Draws) -> Offer:
+        return replace(offer, score_N=draws.weighted_order(offer.score_N / self.temperature, offer.positions))
 
 
 RankBy = Literal["confidence", "margin", "entropy", "random"]

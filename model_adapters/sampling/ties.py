@@ -76,7 +76,7 @@ class NearTies:
     def observe(self, groups: Sequence[DecisionGroup], offers: Sequence[Offer], decisions: Sequence[Decision]) -> None:
         """Note the near ties of a forward; nothing is changed if memory runs out."""
         records = list(zip(groups, offers, decisions, strict=True))
-        near = [near_ties(*record) if record[0].sampler.record_near_tie else False for record in records]
+        near = [near_ties(*record) for record in records]
         for (group, _, decision), near_R in zip(records, near, strict=True):
             positions = group.positions
             mask_R = _first(positions, positions.live(positions.masked_N))

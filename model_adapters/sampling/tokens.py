@@ -98,7 +98,7 @@ def _propose(
     kept_NV = tempered_NV
     if policy.temperature > 0 or policy.confidence_of == "kept":
         kept_NV = keep(tempered_NV, policy.top_k, policy.top_p, policy.top_p_first)
-    logprob_N = torch.zeros_like(best_N, dtype=torch.float64)
+    logprob_N = torch.zeros_like(best_N, dtype=torch.float64) if policy.temperature > 0 else None
     if not policy.greedy:
         token_N, logprob_N = draws.tokens(logits_NV, kept_NV, policy.temperature, positions, cut)
     # The published code removes these from the softmax after the token was chosen: a removed token has confidence 0.
@@ -111,9 +111,8 @@ def _propose(
     if policy.greedy_first and not policy.greedy:  # it is written whatever its score is
         is_first_N = positions.is_first_N[cut]
         token_N = torch.where(is_first_N, given_NV.argmax(-1), token_N)
-        logprob_N = torch.where(is_first_N, 0.0, logprob_N)
-    drawn = policy.temperature > 0
-    return Offer(token_N, confidence_N, logprob_N, score_N, finite, drawn, best_NK, best_confidence_NK)
+        logprob_N = None if logprob_N is None else torch.where(is_first_N, 0.0, logprob_N)
+    return Offer(positions, token_N, confidence_N, score_N, finite, logprob_N, best_NK, best_confidence_NK)
 
 
 def _without(logits_NV: Tensor, ids: Sequence[int]) -> Tensor:

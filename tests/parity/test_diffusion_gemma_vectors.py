@@ -153,10 +153,11 @@ def test_renoise_is_the_published_rule(stability):
         sampler.accept_canvas(current[None], drawn[None], logits[None], step)
         stops = bool(stopping(logits.argmax(-1)[None], logits[None])) or step == steps - 1
         nothing = torch.zeros(CANVAS, dtype=torch.float64)
+        positions = open_positions([0] * CANVAS, step_R=torch.tensor([step]), current_N=current, memories=[memory])
         best_NK, finite = logits.argmax(-1)[:, None], torch.tensor(True)
-        offer = Offer(drawn, nothing, nothing, -entropy, finite, best_NK=best_NK)
-        step_R = torch.tensor([step])
-        chosen = policy.select(offer, open_positions([0] * CANVAS, step_R=step_R, current_N=current, memories=[memory]))
+        chosen = policy.select(
+            Offer(positions, drawn, nothing, -entropy, finite, best_NK=best_NK, best_confidence_NK=best_NK.double())
+        )
         accepted = torch.where(sampler.accepted_token_mask[0], drawn, vocab)
         assert chosen.ended_R.tolist() == [stops]
         assert torch.equal(chosen.token_N, logits.argmax(-1) if stops else accepted)

@@ -19,7 +19,7 @@ from dare_bench.errors import DecodingError
 from dare_bench.model_adapters.fields import first_error, unknown_field
 from dare_bench.model_adapters.sampling.ranking import Ranked, rank
 from dare_bench.model_adapters.sampling.records import Decision, Offer, Positions
-from dare_bench.model_adapters.sampling.scores import SCORES, PositionScore
+from dare_bench.model_adapters.sampling.scores import SCORES, PositionScore, RankBy
 from dare_bench.registry import registry
 
 Ends = Literal["full", "planned", "schedule"]
@@ -117,14 +117,15 @@ class Strategy(BaseModel):
         """The number of best positions that each row writes, int64 [R]."""
         raise NotImplementedError(f"{type(self).__name__} overrides neither count nor select")
 
-    def select(self, offer: Offer, positions: Positions) -> Decision:
+    def select(self, offer: Offer) -> Decision:
         """The positions to write."""
+        positions = offer.positions
         ranked = rank(offer.score_N, positions)
         count_R: Any = self.count(ranked, positions)
         if not isinstance(count_R, Tensor):
             got = f"count returned a {type(count_R).__name__}"
             raise DecodingError(f"strategy {self.name!r}: {got}; expected the counts alone, int64 [R]")
-        return offer.write(positions, ranked.rank_N < count_R[positions.row_N])
+        return offer.write(ranked.rank_N < count_R[positions.row_N])
 
     def finished(self, positions: Positions, decision: Decision) -> Tensor:
         """Rows whose block is finished with this decision, bool [R]."""
@@ -132,6 +133,16 @@ class Strategy(BaseModel):
         if self.ends != "schedule":
             done_R = done_R | (positions.masks_left(decision) == 0) | positions.stuck(decision)
         return done_R
+
+
+class RankedStrategy(Strategy):
+    """A strategy of which users choose the score."""
+
+    rank_by: RankBy = "confidence"
+
+    @property
+    def score(self) -> PositionScore:
+        return SCORES[self.rank_by]
 
 
 def strategy_of(value: Any) -> Strategy:

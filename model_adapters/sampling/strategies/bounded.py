@@ -8,12 +8,12 @@ from torch import Tensor
 
 from dare_bench.model_adapters.sampling.ranking import Ranked
 from dare_bench.model_adapters.sampling.records import Positions
-from dare_bench.model_adapters.sampling.scores import SCORES, NegativeEntropy, PositionScore, RankBy
-from dare_bench.model_adapters.sampling.strategies import Strategy
+from dare_bench.model_adapters.sampling.scores import NegativeEntropy, PositionScore
+from dare_bench.model_adapters.sampling.strategies import RankedStrategy, Strategy
 from dare_bench.model_adapters.sampling.strategies.quota import even_schedule
 
 
-class Threshold(Strategy):
+class Threshold(RankedStrategy):
     """The best position always, the others where the score is at least ``threshold``, until the block is full
     (Fast-dLLM; approximate)."""
 
@@ -21,18 +21,13 @@ class Threshold(Strategy):
     source = "Fast-dLLM, arXiv 2505.22618, get_transfer_index"
 
     threshold: float = Field(ge=0, le=1)
-    rank_by: RankBy = "confidence"
-
-    @property
-    def score(self) -> PositionScore:
-        return SCORES[self.rank_by]
 
     def count(self, ranked: Ranked, positions: Positions) -> Tensor:
         over_RW = ranked.sorted_RW >= self.threshold
         return torch.minimum(over_RW.sum(1).clamp(min=1), ranked.count_R)
 
 
-class Factor(Strategy):
+class Factor(RankedStrategy):
     """Position n (from 1) of the sorted scores must reach ``1 - factor / (n + 1)``, the first always does, until the
     block is full (Fast-dLLM; approximate).
 
@@ -44,11 +39,6 @@ class Factor(Strategy):
     source = "Fast-dLLM, arXiv 2505.22618, get_transfer_index_dynamic"
 
     factor: float = Field(gt=0)
-    rank_by: RankBy = "confidence"
-
-    @property
-    def score(self) -> PositionScore:
-        return SCORES[self.rank_by]
 
     def count(self, ranked: Ranked, positions: Positions) -> Tensor:
         width = ranked.sorted_RW.shape[1]

@@ -11,8 +11,8 @@ from torch import Tensor
 
 from dare_bench.model_adapters.sampling.ranking import Ranked
 from dare_bench.model_adapters.sampling.records import Positions
-from dare_bench.model_adapters.sampling.scores import SCORES, LeftToRight, PositionScore, RankBy
-from dare_bench.model_adapters.sampling.strategies import Ends, Strategy
+from dare_bench.model_adapters.sampling.scores import LeftToRight, PositionScore
+from dare_bench.model_adapters.sampling.strategies import Ends, RankedStrategy
 
 
 def even_schedule(count: int, steps: int) -> list[int]:
@@ -24,18 +24,12 @@ def even_schedule(count: int, steps: int) -> list[int]:
     return [base + (i < rest) for i in range(steps)]
 
 
-class Quota(Strategy):
+class Quota(RankedStrategy):
     """The masks of a block spread evenly over its steps (LLaDA's published sampler; exact)."""
 
     name = "quota"
     source = "LLaDA, ML-GSAI/LLaDA generate.py"
     ends: ClassVar[Ends] = "schedule"
-
-    rank_by: RankBy = "confidence"
-
-    @property
-    def score(self) -> PositionScore:
-        return SCORES[self.rank_by]
 
     def schedule(self, masks: int, before: int, length: int, first: int = 0) -> list[int]:
         return even_schedule(masks, max(1, self.planned(length) - first))

@@ -25,7 +25,8 @@ class Rcr(Quota):
     remasks = True
     static: ClassVar[bool] = True
 
-    def select(self, offer: Offer, positions: Positions) -> Decision:
+    def select(self, offer: Offer) -> Decision:
+        positions = offer.positions
         assert positions.score_N is not None
         masked_N, row_N = positions.masked_N, positions.row_N
         score_N = torch.where(masked_N, offer.score_N.double(), positions.score_N)
@@ -33,7 +34,7 @@ class Rcr(Quota):
         masks_R = positions.count(positions.live(masked_N))
         kept_R: Tensor = ranked.count_R - (masks_R - positions.quota_R).clamp(min=0)
         kept_N = ranked.rank_N < kept_R[row_N]
-        return offer.write(positions, masked_N & kept_N, remasked_N=positions.live(~masked_N & ~kept_N))
+        return offer.write(masked_N & kept_N, remasked_N=positions.live(~masked_N & ~kept_N))
 
 
 class P2(Strategy):
@@ -48,7 +49,8 @@ class P2(Strategy):
     remasks = True
     static: ClassVar[bool] = True
 
-    def select(self, offer: Offer, positions: Positions) -> Decision:
+    def select(self, offer: Offer) -> Decision:
+        positions = offer.positions
         assert positions.score_N is not None
         masked_N = positions.masked_N
         free_N = positions.live(masked_N | positions.score_N.isfinite())
@@ -57,7 +59,7 @@ class P2(Strategy):
         share_R = 1 - (positions.step_R + 1).double() / positions.limit_R.clamp(min=1)
         masks_R = (ranked.count_R.float() * share_R.float()).long()
         again_N = ranked.rank_N < masks_R[positions.row_N]
-        return offer.write(positions, masked_N & ~again_N, remasked_N=free_N & ~masked_N & again_N)
+        return offer.write(masked_N & ~again_N, remasked_N=free_N & ~masked_N & again_N)
 
     def finished(self, positions: Positions, decision: Decision) -> Tensor:
         return positions.is_last_R | (positions.masks_left(decision) == 0)

@@ -11,7 +11,7 @@ import torch
 from pydantic import Field
 from torch import Tensor
 
-from dare_bench.model_adapters.sampling.records import Decision, Offer, Positions
+from dare_bench.model_adapters.sampling.records import Decision, Offer
 from dare_bench.model_adapters.sampling.scores import SCORES, DrawnOrder, PositionScore
 from dare_bench.model_adapters.sampling.strategies import Strategy
 from dare_bench.model_adapters.sampling.strategies.quota import Quota
@@ -81,6 +81,6 @@ class Bernoulli(Strategy):
     def most_forwards(self, length: int) -> int:
         return self.steps
 
-    def select(self, offer: Offer, positions: Positions) -> Decision:
-        ratio_R = positions.quota_R.double() * UNIT
-        return offer.write(positions, offer.score_N < ratio_R[positions.row_N])
+    def select(self, offer: Offer) -> Decision:
+        ratio_R = offer.positions.quota_R.double() * UNIT
+        return offer.write(offer.score_N < ratio_R[offer.positions.row_N])

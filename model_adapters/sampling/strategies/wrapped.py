@@ -76,8 +76,8 @@ class FirstToken(WrappedStrategy):
     def most_forwards(self, length: int) -> int:
         return max(self.inner.most_forwards(length), len(self.schedule(length, 0, length)))
 
-    def select(self, offer: Offer, positions: Positions) -> Decision:
-        chosen = self.inner.select(offer, positions)
+    def select(self, offer: Offer) -> Decision:
+        positions, chosen = offer.positions, self.inner.select(offer)
         is_first_N = positions.live(positions.is_first_N)
         has_first_R = positions.count(is_first_N) > 0
         opening_R = (positions.step_R == 0) & has_first_R  # a given canvas may hold the first token
@@ -134,8 +134,8 @@ class Eoser(WrappedStrategy):
         done_R = step_R.double() / last if last > 0 else torch.ones_like(step_R, dtype=torch.float64)
         return self.gamma_min + (1 - self.gamma_min) * done_R.clamp(max=1)
 
-    def select(self, offer: Offer, positions: Positions) -> Decision:
+    def select(self, offer: Offer) -> Decision:
         eos_N = torch.isin(offer.token_N, torch.tensor(self._eos_ids, dtype=torch.long, device=offer.token_N.device))
-        gamma_N = self.gamma(positions.step_R)[positions.row_N].to(offer.score_N.dtype)
+        gamma_N = self.gamma(offer.positions.step_R)[offer.positions.row_N].to(offer.score_N.dtype)
         score_N = offer.score_N * torch.where(eos_N, gamma_N, 1.0)
-        return self.inner.select(replace(offer, score_N=score_N), positions)
+        return self.inner.select(replace(offer, score_N=score_N))

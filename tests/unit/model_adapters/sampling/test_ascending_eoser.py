@@ -64,9 +64,8 @@ def test_gamma_rises_linearly_to_one() -> None:
     assert eoser.gamma(torch.arange(6)).tolist() == pytest.approx([0.4, 0.6, 0.8, 1.0, 1.0, 1.0])
     assert Eoser(steps=1).for_model((), 8).gamma(torch.zeros(1)).tolist() == [1.0]
     tokens_N, confidence_N = torch.tensor([7, 8, 9, 7]), torch.tensor([0.5, 0.5, 0.25, 1.0])
-    offer = Offer(tokens_N, confidence_N, torch.zeros(4), confidence_N, torch.tensor(True))
     positions = open_positions([0, 0, 0, 1], quota=(1, 1), step_R=torch.tensor([1, 0]))
-    decision = eoser.select(offer, positions)
+    decision = eoser.select(Offer(positions, tokens_N, confidence_N, confidence_N, torch.tensor(True)))
     assert decision.score_N.tolist() == pytest.approx([0.3, 0.5, 0.15, 0.4])
     assert decision.written_N.tolist() == [True, True, False, True], "the first two are above the threshold"
     assert torch.equal(decision.confidence_N, confidence_N), "what is recorded is the model's"

@@ -8,7 +8,7 @@ import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from dare_bench.model_adapters.backbone.cache import KVStore
-from dare_bench.model_adapters.sampling import drafts, loop, row_cache
+from dare_bench.model_adapters.sampling import drafts, loop, row_cache, speculation
 from dare_bench.model_adapters.sampling.device import DeviceState
 from dare_bench.model_adapters.sampling.recorder import Recorder
 from dare_bench.types import LoopStats, Request
@@ -102,7 +102,7 @@ def test_what_is_written_is_counted_without_memory(family, fields, monkeypatch):
 def test_drafts_that_fail_lose_no_event(monkeypatch):
     monkeypatch.setitem(drafts.IDLE_TOKENS, "cpu", 10**6)
     fields = {"gen_length": 8, "draft_steps": 2}
-    expected, calls, states = answers("sdar", fields), [], drafts.Drafts._states
+    expected, calls, states = answers("sdar", fields), [], speculation._states
 
     def fails_in_the_third_forward(*given):
         calls.append(given)
@@ -110,7 +110,7 @@ def test_drafts_that_fail_lose_no_event(monkeypatch):
             raise torch.OutOfMemoryError("out of memory")
         return states(*given)
 
-    monkeypatch.setattr(drafts.Drafts, "_states", fails_in_the_third_forward)
+    monkeypatch.setattr(speculation, "_states", fails_in_the_third_forward)
     (found, events, halvings), (wanted, wanted_events, _) = answers("sdar", fields), expected
     assert len(calls) > 7 and halvings == 0 and events == wanted_events
     assert [(tokens, counted, near) for tokens, _, counted, near in found] == [(t, c, n) for t, _, c, n in wanted]

@@ -11,7 +11,7 @@ from decisions import MASK, open_positions
 from trajectories import canvas_before
 
 from dare_bench.errors import DareError, DecodingError
-from dare_bench.model_adapters.sampling.records import Offer
+from dare_bench.model_adapters.sampling.records import Offer, Positions
 from dare_bench.model_adapters.sampling.strategies.remasking import Rcr
 from dare_bench.types import Generation, Request
 
@@ -27,10 +27,9 @@ def answer(family: str, length: int = 16, prompt: list[int] = PROMPT, **fields: 
     return golden.model(family).generate([prompt], **fields)[0]
 
 
-def offer(confidence: list[float]) -> Offer:
+def offer(positions: Positions, confidence: list[float]) -> Offer:
     score_N = torch.tensor(confidence)
-    token_N, logprob_N = torch.arange(len(confidence)), torch.zeros(len(confidence))
-    return Offer(token_N, score_N, logprob_N, score_N, torch.tensor(True))
+    return Offer(positions, torch.arange(len(confidence)), score_N, score_N, torch.tensor(True))
 
 
 def test_masks_are_left_where_the_running_confidence_is_lowest() -> None:
@@ -42,7 +41,7 @@ def test_masks_are_left_where_the_running_confidence_is_lowest() -> None:
         masked_N=masked_N,
         score_N=torch.tensor([INF, 0.2, INF, 0.9, INF, INF, INF], dtype=torch.float64),
     )
-    decision = Rcr().select(offer([0.5, 1.0, 0.1, 1.0, 0.6, 0.3, 0.0]), positions)
+    decision = Rcr().select(offer(positions, [0.5, 1.0, 0.1, 1.0, 0.6, 0.3, 0.0]))
     assert decision.written_N.tolist() == [True, True, False, False, True, True, True]
     assert decision.token_N.tolist() == [0, MASK, 2, 3, 4, 5, 6]
     assert decision.confidence_N.tolist() == pytest.approx([0.5, 0.2, 0.1, 1.0, 0.6, 0.3, 0.0])
@@ -52,7 +51,7 @@ def test_given_tokens_stay_and_ties_keep_the_first() -> None:
     masked_N = torch.tensor([False, True, True, True])
     score_N = torch.tensor([INF, INF, INF, INF], dtype=torch.float64)
     positions = open_positions([0] * 4, (1,), masked_N=masked_N, score_N=score_N)
-    decision = Rcr().select(offer([0.0, 0.5, 0.5, 0.5]), positions)
+    decision = Rcr().select(offer(positions, [0.0, 0.5, 0.5, 0.5]))
     assert decision.written_N.tolist() == [False, True, False, False]
     assert MASK not in decision.token_N.tolist()
 

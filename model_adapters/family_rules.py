@@ -16,7 +16,6 @@ from dare_bench.model_adapters.fields import Count, NaturalNumber, resolve_field
 from dare_bench.model_adapters.quiet import quiet_transformers
 from dare_bench.model_adapters.sampling.attention import AttentionPolicy
 from dare_bench.model_adapters.sampling.caches import CACHES
-from dare_bench.model_adapters.sampling.drafts import refusal
 from dare_bench.model_adapters.sampling.draws import ReferencePolicy
 from dare_bench.model_adapters.sampling.sampler import Sampler
 from dare_bench.model_adapters.sampling.stopping import StoppingPolicy
@@ -210,7 +209,7 @@ class FamilyRules(ABC):
             ),
             **pieces,
         )
-        if decoding.draft_steps and (reason := refusal(sampler)):
+        if decoding.draft_steps and (reason := _undraftable(sampler)):
             raise DecodingError(f"draft_steps={decoding.draft_steps}: {reason}; use draft_steps=0")
         return sampler
 
@@ -276,3 +275,16 @@ def special_from_tokenizer(tokenizer: Any | None, text: str) -> int | None:
         return None
     token = tokenizer.get_vocab().get(text)
     return None if token is None else int(token)
+
+
+def _undraftable(sampler: Sampler) -> str | None:
+    """Why no steps of a sampler can be drafted; None: they can."""
+    if sampler.strategy.edits or sampler.strategy.remasks or sampler.strategy.remembers:
+        return (
+            f"strategy {sampler.strategy.name!r} writes over tokens or remembers what it did, which cannot be drafted"
+        )
+    if sampler.replays or sampler.inputs is not None:
+        return "random numbers of rng='reference' are drawn as the published code makes forwards, without drafts"
+    if sampler.attention.cache.follows_canvas or sampler.reference.count == "carry":
+        return "each forward of this sampler depends on what the one before has left open"
+    return None

@@ -23,6 +23,9 @@ from dare_bench.model_adapters.sampling.sampler import Sampler
 from dare_bench.model_adapters.sampling.state import RowState
 from dare_bench.model_adapters.sampling.ties import NearTies
 
+ROW_TABLES = ("key_R", "step_R", "forward_R", "begin_R", "limit_R", "deterministic_R", "post_steps_R")
+"""What positions take of the rows as it is."""
+
 
 class NetworkInputs(Protocol):
     """What forwards of some rows are given besides their canvases; it sees what is decided."""
@@ -123,19 +126,14 @@ class DeviceState:
             at_N = live_N.nonzero()[:, 0]
             of_N = {name: x_N[at_N] for name, x_N in of_N.items()}
         remembered = any(sampler.strategy.remembers for sampler in self.kinds)
+        of_R = {name: getattr(self, name) for name in ROW_TABLES}
         step_R = self.step_R.clamp(max=self.schedule_RS.shape[1] - 1)
         positions = Positions(
             **of_N,
+            **of_R,
             width=c.width,
             mask_id=self.mask_id,
-            key_R=self.key_R,
-            step_R=self.step_R,
-            forward_R=self.forward_R,
             quota_R=self.schedule_RS.gather(1, step_R[:, None])[:, 0],
-            begin_R=self.begin_R,
-            limit_R=self.limit_R,
-            deterministic_R=self.deterministic_R,
-            post_steps_R=self.post_steps_R,
             masks_outside_R=self.pack.masks_outside_R,
             lengths=[len(row.canvas) for row in self.rows],
             memories=[deepcopy(row.memory) for row in self.rows] if remembered else (),
@@ -164,11 +162,6 @@ class DeviceState:
         if not self.static:
             at = [(self.kind_R[positions.row_N] == i).nonzero()[:, 0] for i in range(len(self.kinds))]
         return [group(sampler, at_N) for sampler, at_N in zip(self.kinds, at, strict=True) if len(at_N)]
-
-    def check(self, offers: Sequence[Offer]) -> None:
-        """Note whether all logits were finite."""
-        for offer in offers:
-            self.finite &= offer.finite
 
     def write(self, positions: Positions, decision: Decision) -> None:
         """Write a decision into the canvases."""

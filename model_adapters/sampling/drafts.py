@@ -17,26 +17,12 @@ import torch
 from torch import Tensor
 from torch.nn.functional import pad
 
-from dare_bench.model_adapters.sampling.sampler import Sampler
 from dare_bench.model_adapters.sampling.state import RowState
 
 IDLE_TOKENS = {"cpu": 0}
 """Tokens of a forward up to which a device waits for memory and launches, so that drafts take no time, by its type:
 none on a CPU, else ``IDLE``."""
 IDLE = 184  # an H200 multiplies for as long as it reads the weights in bfloat16
-
-
-def refusal(sampler: Sampler) -> str | None:
-    """Why no steps of a sampler can be drafted; None: they can."""
-    if sampler.strategy.edits or sampler.strategy.remasks or sampler.strategy.remembers:
-        return (
-            f"strategy {sampler.strategy.name!r} writes over tokens or remembers what it did, which cannot be drafted"
-        )
-    if sampler.replays or sampler.inputs is not None:
-        return "random numbers of rng='reference' are drawn as the published code makes forwards, without drafts"
-    if sampler.attention.cache.follows_canvas or sampler.reference.count == "carry":
-        return "each forward of this sampler depends on what the one before has left open"
-    return None
 
 
 def affordable(rows: Sequence[RowState], device: torch.device) -> int:

@@ -72,7 +72,8 @@ def step(device: DeviceState, network: Any) -> Result:
     done_R = device.finished(positions, decision)
     for observer in device.observers:
         observer.observe(groups, offers, decisions)
-    device.check(offers)
+    for offer in offers:
+        device.finite &= offer.finite
     device.write(positions, decision)
     device.count(positions, done_R)
     if device.drafts is not None:

@@ -62,10 +62,8 @@ class RandomOrder(PositionScore):
         return replace(offer, score_N=draws.order(offer.positions))
 
 
-class LeftToRight(RandomOrder):
+class LeftToRight(PositionScore):
     """The position itself (SDAR's sequential)."""
-
-    random = False
 
     def order(self, offer: Offer, draws: Draws) -> Offer:
         return replace(offer, score_N=-offer.positions.column_N.double())

@@ -4,7 +4,8 @@
 
 Each part runs in a separate process within its limit of minutes, and its lines are kept in OUTPUT/state.json: the
 same command goes on after the parts that are done. OUTPUT/speed.md has the measured rows in the form of docs/speed.md.
-It takes torch, transformers, safetensors, tokenizers and what the core reads settings with; no harness.
+It takes torch, transformers, safetensors, tokenizers and what the core reads settings with; no harness. Where nothing
+can be installed, name a folder that contains the missing packages in PYTHONPATH.
 """
 
 from __future__ import annotations
@@ -48,6 +49,20 @@ def values(device: str, quick: bool) -> Lines:
             yield f"{name}, {attention}: {same} of {len(first)} answers equal, log-likelihoods {apart:.1e} apart"
             if apart > 1e-3 or same < len(first) - 1:
                 raise SystemExit(f"error: {name} on {device} is another model; 1e-3 and one near tie are allowed")
+
+
+def tests(device: str, quick: bool) -> Lines:
+    """The tests marked ``cuda``: attention without padding, and captured graphs."""
+    if not device.startswith("cuda") or find_spec("pytest") is None:
+        yield f"skipped: they need CUDA and pytest, and this is {device}"
+        return
+    folder = ROOT / "tests" / "unit" / "model_adapters"
+    words = [sys.executable, "-m", "pytest", "-m", "cuda", "-p", "no:cacheprovider", str(folder)]
+    done = subprocess.run(words, cwd=ROOT, capture_output=True, text=True)
+    lines = done.stdout.strip().splitlines() or [done.stderr.strip()]
+    yield lines[-1]
+    if done.returncode:
+        raise SystemExit(f"error: {next((line for line in lines if line.startswith(('FAILED', 'ERROR'))), lines[-1])}")
 
 
 def attention(device: str, quick: bool) -> Lines:
@@ -212,8 +227,9 @@ class Stage:
     minutes: float
 
 
-PARTS = {"values": Stage(values, 3), "attention": Stage(attention, 2), "frames": Stage(frames, 5),
-         "roofline": Stage(roofline, 3), "sampler": Stage(sampler, 5), "drafts": Stage(drafts, 2)}  # fmt: skip
+PARTS = {"values": Stage(values, 3), "tests": Stage(tests, 4), "attention": Stage(attention, 2),
+         "frames": Stage(frames, 5), "roofline": Stage(roofline, 3), "sampler": Stage(sampler, 5),
+         "drafts": Stage(drafts, 2)}  # fmt: skip
 
 
 def missing() -> list[str]:
@@ -251,7 +267,8 @@ def main() -> int:
     parser.add_argument("--part", choices=list(PARTS), help=argparse.SUPPRESS)
     args = parser.parse_args()
     if lacking := missing():
-        print(f"error: not installed: {', '.join(lacking)}; pip install {' '.join(lacking)}", file=sys.stderr)
+        found = f"error: not installed: {', '.join(lacking)}; "
+        print(f"{found}pip install {' '.join(lacking)}, or name their folder in PYTHONPATH", file=sys.stderr)
         return 2
     import torch
 

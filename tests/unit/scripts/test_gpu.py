@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib.util
 import json
 import re
+import subprocess
 import sys
 
 import pretend_device
@@ -32,11 +33,22 @@ def test_every_part_runs_on_a_device(gpu):
     lines = {name: list(part.run("pretend", True)) for name, part in gpu.PARTS.items()}
     assert [line.split(":")[1].split(",")[0] for line in lines["values"]] == [" 4 of 4 answers equal"] * 2
     assert all("auto is padded" in line for line in lines["attention"])
+    assert lines["tests"] == ["skipped: they need CUDA and pytest, and this is pretend"]
     assert lines["frames"][0].startswith("skipped: CUDA") and len(lines["roofline"]) == 5
     assert all("at least" in line and " by " in line for line in lines["roofline"][1::2])
     assert [line.rpartition(", ")[2] for line in lines["sampler"][::2]] == ["100% of the tokens equal"] * 2
     counts = re.match(r"tiny-llada: 4 of 4 answers equal, (\d+) forwards without and (\d+) with", lines["drafts"][0])
     assert int(counts[1]) > int(counts[2]) > 0
+
+
+def test_the_tests_that_need_cuda_are_found(gpu, monkeypatch):
+    """Here, where there is no GPU, they are skipped, and none of them fails; one that does is named."""
+    (line,) = gpu.tests("cuda", True)
+    assert re.match(r"\d+ skipped, \d+ deselected in ", line)
+    failed = subprocess.CompletedProcess([], 1, "x\nFAILED tests/a.py::b - no\n1 failed in 1s", "")
+    monkeypatch.setattr(subprocess, "run", lambda *words, **how: failed)
+    with pytest.raises(SystemExit, match=r"error: FAILED tests/a.py::b - no"):
+        list(gpu.tests("cuda", True))
 
 
 def test_another_model_on_the_device_is_an_error(gpu, monkeypatch):
@@ -89,4 +101,5 @@ def test_a_missing_package_is_named(gpu, monkeypatch, capsys):
     monkeypatch.setattr(gpu, "find_spec", lambda name: None if name in ("pydantic", "yaml") else name)
     monkeypatch.setattr(sys, "argv", ["gpu.py"])
     assert gpu.main() == 2
-    assert capsys.readouterr().err == "error: not installed: pydantic, pyyaml; pip install pydantic pyyaml\n"
+    said = "pip install pydantic pyyaml, or name their folder in PYTHONPATH"
+    assert capsys.readouterr().err == f"error: not installed: pydantic, pyyaml; {said}\n"

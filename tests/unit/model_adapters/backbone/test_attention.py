@@ -148,6 +148,7 @@ def test_flex_compiled():
     assert (computed(FlexAttention(compiled=True), plan, q, k, v) - want).abs().max() <= 1e-5
 
 
+@pytest.mark.cuda
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="varlen computes on CUDA only, and there is no GPU")
 @pytest.mark.parametrize("case", CASES.values(), ids=CASES)
 @torch.no_grad()

@@ -126,6 +126,7 @@ def test_compiled_turns_answer_as_others(framed, monkeypatch):
     assert [a.tokens for a in framed("llada").generate(asked, **fields)] == listed
 
 
+@pytest.mark.cuda
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="CUDA graphs need a GPU")
 @pytest.mark.parametrize(("family", "fields"), ONE_SHAPE.items())
 def test_cuda_graphs_answer_as_others(family, fields):

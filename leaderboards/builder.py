@@ -42,7 +42,7 @@ PAGES: tuple[Any, ...] = (speed_page, unmasking_page, comparison_index, lineage_
 ``write(site, context)`` writes them."""
 
 FORK_FROM = 2 << 20
-"""Size in bytes of all samples and traces from which several processes write their pages; less takes a second."""
+"""Size in bytes of all samples and traces from which several processes write the pages; less takes a second."""
 MOST_TASKS = 100
 """Pages of single tasks of a sparse board; each links to all others."""
 
@@ -111,7 +111,9 @@ def build(
         for entry in entries:
             entry.files = {}
     _check(out)
-    context = Context(entries, problem, samples)
+    states = [state for entry in entries for files in entry.files.values() for state in files if state is not None]
+    processes = processors() if sum(size for _, size, *_ in states) >= FORK_FROM else 1
+    context = Context(entries, problem, samples, processes)
     context.views = [_declared_view(number, name, board, context) for number, (name, board) in enumerate(declared)]
     with held(out, f"{out} is being written by another build; wait for it, or give another folder"):
         site = Site(out, _navigation(context), address)
@@ -169,12 +171,9 @@ def _write(
 
 
 def _write_samples(site: Site, context: Context, progress: Callable[[int, int], None] | None) -> int:
-    """Write the sample pages of all runs, by several processes where that saves time; returns the number of documents
-    that they show."""
+    """Write the sample pages of all runs; returns the number of documents that they show."""
     entries, documents = context.entries, 0
-    states = [state for entry in entries for files in entry.files.values() for state in files if state is not None]
-    processes = processors() if sum(size for _, size, *_ in states) >= FORK_FROM else 1
-    with mapped(partial(sample_pages.write, site), entries, processes) as results:
+    with mapped(partial(sample_pages.write, site), entries, context.processes) as results:
         for done, (entry, written) in enumerate(zip(entries, results, strict=True), start=1):
             documents += written.documents
             entry.edited += written.edited

@@ -44,13 +44,15 @@ class Context:
     """All of a site.
 
     ``problem`` receives, in one line each, what had to be left out. ``samples``: write sample pages and comparisons,
-    which read sample files. ``pages``: the table of all samples (from the site's folder) by run (slug), then task;
-    ``answers``: how its documents are divided into pages, in the same way (see ``sample_pages.py``).
+    which read sample files. ``processes``: how many write the pages of runs. ``pages``: the table of all samples (from
+    the site's folder) by run (slug), then task; ``answers``: how its documents are divided into pages, in the same way
+    (see ``sample_pages.py``).
     """
 
     entries: Sequence[BoardEntry]
     problem: Callable[[str], None]
     samples: bool = True
+    processes: int = 1
     views: list[BoardView] = field(default_factory=list)
     pages: dict[str, dict[str, str]] = field(default_factory=dict)
     answers: dict[str, dict[str, Mapping[str, Any]]] = field(default_factory=dict)

@@ -10,8 +10,9 @@ from typing import Any
 from dare_bench.errors import RunError
 from dare_bench.leaderboards.context import Context
 from dare_bench.leaderboards.entries import BoardEntry
+from dare_bench.leaderboards.forked import mapped
 from dare_bench.leaderboards.rendering import settings_table
-from dare_bench.leaderboards.site import Site
+from dare_bench.leaderboards.site import Site, SitePart
 from dare_bench.runs.reader import Run
 from dare_bench.runs.schema import Block
 from dare_bench.runs.scores import Score, extraction_rate
@@ -23,21 +24,35 @@ STATUSES = ("matched", "ambiguous", "no_match", "truncated")
 
 def write(site: Site, context: Context) -> None:
     """Write the page of each run; results that cannot be read are reported as a problem."""
-    beside = {
+    rows = {
         entry.slug: (row, each.entries) for row in context.views[0].rows for each in row.each for entry in each.entries
     }
+    pages = []
     for entry in context.entries:
-        row, in_row = beside.get(entry.slug, (None, [entry]))
+        row, in_row = rows.get(entry.slug, (None, [entry]))
         values = {
             "pages": context.pages.get(entry.slug, {}),
             "badges": list(row.badges) if row else [],
             "beside": [(other.page, other.run_id, tuple(other.tasks)) for other in in_row if other is not entry],
         }
-        inputs = (entry.state, entry.path.name, entry.name, entry.checkpoint_page, values)
-        try:
-            site.part(f"run {entry.slug}", inputs, partial(_write, site, entry, values))
-        except RunError as error:
-            context.problem(str(error))
+        pages.append((entry, values))
+    with mapped(partial(_part, site), pages, context.processes) as results:
+        for parts, problem in results:
+            site.adopt(parts)
+            if problem:
+                context.problem(problem)
+
+
+def _part(site: Site, page: tuple[BoardEntry, Mapping[str, Any]]) -> tuple[dict[str, SitePart], str]:
+    """The part of a page that was written, and what is wrong with the results of another (else empty)."""
+    entry, values = page
+    name = f"run {entry.slug}"
+    inputs = (entry.state, entry.path.name, entry.name, entry.checkpoint_page, values)
+    try:
+        site.part(name, inputs, partial(_write, site, entry, values))
+    except RunError as error:
+        return {}, str(error)
+    return {name: site.parts[name]}, ""
 
 
 def _write(site: Site, entry: BoardEntry, values: Mapping[str, Any]) -> None:

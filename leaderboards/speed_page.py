@@ -6,7 +6,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from functools import partial
+from functools import lru_cache, partial
 from typing import Any
 
 from dare_bench.formatting import chart_score, compact, with_interval
@@ -95,8 +95,10 @@ def _write(site: Site, sheet: SpeedSheet, values: dict[str, Any]) -> None:
     site.page(sheet.place, "speed.html.j2", sheet=sheet, charts=charts, alone=alone_rows, **values)
 
 
+@lru_cache(maxsize=2)
 def sheets(view: BoardView, number: int) -> list[SpeedSheet]:
-    """A board's sheets, the score that it ranks by first; none if nothing has a score and a cost."""
+    """A board's sheets, the score that it ranks by first; none if nothing has a score and a cost. Kept for the page of
+    the overview."""
     folder = "speed/" if number == 0 else f"speed/{number}-{view.name}/"
     of_tasks = [_of_task(view, at, f"{folder}{at + 1}-{slug(c.task)}.html") for at, c in enumerate(view.columns)]
     pages = [sheet for sheet in of_tasks if sheet.passes]

@@ -154,13 +154,14 @@
     if (ranking === before) return;
     passes.say(best());
     heads.forEach(({ head }, at) => head.toggleAttribute("data-ranks", at === ranking));
-    showRanks(ranking).catch((error) => { count.textContent = `Ranks cannot be shown: ${error.message}`; });
+    // Without waiting where possible: the browser then lays out the table once, with rows and ranks in their order.
+    if (BoardDownload.loaded) showRanks(BoardDownload.loaded);
+    else BoardDownload.load(element.dataset.source).then(showRanks)
+      .catch((error) => { count.textContent = `Ranks cannot be shown: ${error.message}`; });
   }
 
-  async function showRanks(at) {
-    const { record, names } = await BoardDownload.load(element.dataset.source);
-    if (ranking !== at) return;
-    const task = heads.filter((head) => head.task).indexOf(heads[at]);
+  function showRanks({ record, names }) {
+    const at = ranking, task = heads.filter((head) => head.task).indexOf(heads[at]);
     record.rows.forEach((row, number) => {
       const score = task < 0 ? { value: row.mean, ...row.mean_interval, is_share: true } : row.scores[names[task]];
       const band = at === own ? row.rank_band : score?.rank_band;
@@ -175,11 +176,16 @@
     withBars = at;
   }
 
+  const emptyBar = make("template", {
+    innerHTML: '<svg class="bar" viewBox="0 0 100 8" preserveAspectRatio="none" aria-hidden="true"><path d="M0 4h100"/><path/><path/></svg>',
+  }).content.firstElementChild;
+
   function drawInterval(cell, { value, lo, hi }) {
     const [middle, left, right] = [value, lo, hi].map((end) => 100 * end), text = cell.querySelector("b");
-    (text.closest("a") ?? text).insertAdjacentHTML("afterend", `<svg class="bar" viewBox="0 0 100 8"
-      preserveAspectRatio="none" aria-hidden="true"><path d="M0 4h100"/><path d="M${left} 4h${Math.max(right - left, 0.5)}"/>
-      <path d="M${Math.min(Math.max(middle, 0.7), 99.3)} 0v8"/></svg>`);
+    const bar = document.importNode(emptyBar, true);
+    bar.children[1].setAttribute("d", `M${left} 4h${Math.max(right - left, 0.5)}`);
+    bar.children[2].setAttribute("d", `M${Math.min(Math.max(middle, 0.7), 99.3)} 0v8`);
+    (text.closest("a") ?? text).after(bar);
   }
 
   // The best of the rows that are shown, by the score that ranks: its name and its value.
@@ -242,8 +248,8 @@
   function draw() {
     wanted = terms(search.value);
     boxes.forEach((box, at) => { if (box) board.column(at).visible(box.checked, false); });
-    board.draw();
     rank();
+    board.draw();
     if (!sorters().includes(document.activeElement)) rove(sorters()[0]);
     const rows = board.rows({ search: "applied" }).count();
     count.textContent = rows === facts.length ? `${rows} rows` : `${rows} of ${facts.length} rows`;
@@ -258,6 +264,7 @@
   for (const control of [search, ...Object.values(selects), ...boxes.filter(Boolean), detailed, passes.range]) {
     control.addEventListener("input", changed);
   }
+  board.on("order", rank);  // before the rows are drawn in that order
   board.on("order", () => setTimeout(() => {
     if (board.order()[0]?.[1] === "") board.order([]).draw();  // a third click: the order of the ranks again
     rank();

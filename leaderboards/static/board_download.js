@@ -4,10 +4,11 @@
 
 const BoardDownload = {
   data: null,
+  loaded: null,
 
   load(source) {
     BoardDownload.data ??= new Promise((resolve, reject) => {
-      window.dareBoard = resolve;
+      window.dareBoard = (data) => { BoardDownload.loaded = data; resolve(data); };
       const script = document.createElement("script");
       script.src = source;
       script.addEventListener("error", () => { BoardDownload.data = null; reject(new Error(`${source} is missing`)); });

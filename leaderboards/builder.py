@@ -72,6 +72,7 @@ def build(
     board: str | Sequence[str] = "default",
     samples: bool = True,
     url: str = "",
+    docs: str = "",
     release: str = "",
     on_problem: Callable[[str], None] | None = None,
     on_progress: Callable[[int, int], None] | None = None,
@@ -82,12 +83,13 @@ def build(
         board: names in ``boards/`` or YAML files; the overview, the first page of the site, is that of the first one.
         samples: write sample pages; without them only result files are read.
         url: the address at which the site will be, for what needs a full one: ``og:url``, ``og:image`` and the feed.
+        docs: the page to which the link "Docs" of the navigation leads, an address or a path from ``out``; empty: none.
         release: keep the table of the first board under this name, to be selected in later builds.
         on_problem: called with one line for each folder and file that had to be left out (default: a warning).
         on_progress: called with (runs done, all runs) as their pages are written.
 
     Raises:
-        UsageError: no such board, an ``url`` that is no address, a ``release`` that exists with another
+        UsageError: no such board, an ``url`` or ``docs`` that is no address, a ``release`` that exists with another
             table, or ``out`` holds something else.
         UnknownRunError: no folder, or no run in it.
         SaveError: a page could not be written.
@@ -96,6 +98,7 @@ def build(
     declared = [(name, load_board(name)) for name in names]
     out = Path(out)
     address = _address(url)
+    _check_docs(docs)
     report = SiteReport(out / overview_page.PLACE)
 
     def problem(text: str) -> None:
@@ -116,7 +119,7 @@ def build(
     context = Context(entries, problem, samples, processes)
     context.views = [_declared_view(number, name, board, context) for number, (name, board) in enumerate(declared)]
     with held(out, f"{out} is being written by another build; wait for it, or give another folder"):
-        site = Site(out, _navigation(context), address)
+        site = Site(out, _navigation(context, docs), address)
         try:
             _write(site, context, report, release, on_progress)
         except BaseException:
@@ -135,6 +138,12 @@ def _address(url: str) -> str:
     if parts.scheme not in ("http", "https") or not parts.netloc or parts.query or parts.fragment:
         raise UsageError(f"--url is {url!r}; give the address of the site's folder, as https://example.org/board/")
     return f"{url.rstrip('/')}/"
+
+
+def _check_docs(docs: str) -> None:
+    if not docs.startswith(("http://", "https://")) and (":" in docs or docs.startswith("/")):
+        example = "https://example.org/docs/ or ../index.html"
+        raise UsageError(f"--docs is {docs!r}; give an address, or a path from the site's folder: {example}")
 
 
 def _check(out: Path) -> None:
@@ -210,8 +219,8 @@ def _task_views(view: BoardView, context: Context, site: Site) -> Iterator[Board
         yield BoardView(Path(place).stem, board, [column], rows, place)
 
 
-def _navigation(context: Context) -> tuple[Link, ...]:
-    """The overview, the tables of the boards by their titles, then the pages over several runs."""
+def _navigation(context: Context, docs: str) -> tuple[Link, ...]:
+    """The overview, the tables of the boards by their titles, then the pages over several runs, the documentation."""
     tables = [
         Link(board_page.entrance(view), view.board.title if len(context.views) > 1 else "Table")
         for view in context.views
@@ -220,6 +229,7 @@ def _navigation(context: Context) -> tuple[Link, ...]:
         Link(overview_page.PLACE, "Overview"),
         *tables,
         *(link for module in PAGES if (link := module.link(context)) is not None),
+        *([Link(docs, "Docs")] if docs else []),
     )
 
 

@@ -165,7 +165,7 @@ def bar(value: float, lo: float | None, hi: float | None) -> Markup:
 
 @dataclass(frozen=True, slots=True)
 class Link:
-    """A link of the site's navigation: its place in the site's folder, and its text."""
+    """A link of the site's navigation: its place in the site's folder or an address, and its text."""
 
     place: str
     text: str

@@ -35,6 +35,9 @@ def build(
     url: Annotated[
         str, typer.Option(help="Address at which the site will be, for previews of links and the feed.")
     ] = "",
+    docs: Annotated[
+        str, typer.Option(help="Page of documentation, as a link of the navigation: an address, or a path from --out.")
+    ] = "",
     release: Annotated[
         str, typer.Option(help="Keep the first board under this name; it can be selected on later builds' table.")
     ] = "",
@@ -46,7 +49,7 @@ def build(
     with counting("runs", "boards and comparisons") as progress:
         boards = board or ["default"]
         report = build_site(
-            runs, out, board=boards, samples=samples, url=url, release=release,
+            runs, out, board=boards, samples=samples, url=url, docs=docs, release=release,
             on_problem=echo_problem, on_progress=progress,
         )  # fmt: skip
     if json:

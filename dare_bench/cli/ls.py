@@ -12,7 +12,7 @@ import typer
 
 from dare_bench.checkpoint_files import read_config
 from dare_bench.cli.guard import echo_problem
-from dare_bench.cli.plain import echo, echo_columns, echo_error, echo_json, plain_console
+from dare_bench.cli.plain import echo, echo_columns, echo_error, echo_json, terminal_width
 from dare_bench.cli.runs import MAKE_ONE
 from dare_bench.errors import CheckpointError, UsageError, unknown
 from dare_bench.keywords import STRATEGIES
@@ -251,7 +251,7 @@ def runs(
         return
     names = ["run", "model", "status", "date", "scores"]
     rows = [dict(zip(names, row, strict=True)) for row in (names, *map(_run_row, listed))]
-    terminal = plain_console(width=10_000).width
+    terminal = terminal_width() or 10_000
     for name in ("date", "model", "status"):  # left out of a narrow terminal: no path is folded
         if sum(2 + max(len(row[column]) for row in rows) for column in names) - 2 > terminal:
             names.remove(name)

@@ -144,7 +144,7 @@ def test_ls_runs(tmp_path: Path, capsys: Out, monkeypatch: pytest.MonkeyPatch) -
     list_runs(".")
     head, line = capsys.readouterr().out.splitlines()
     assert line.startswith("one  ") and line.endswith("90.00% (n=20)") and max(len(head), len(line)) <= 80
-    monkeypatch.setenv("COLUMNS", "24")
+    monkeypatch.setenv("COLUMNS", "28")
     list_runs(".")
     assert capsys.readouterr().out.splitlines() == ["one", "  dare_sudoku 90.00% (n=20)"]
     (tmp_path / "none").mkdir()

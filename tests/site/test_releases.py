@@ -106,6 +106,17 @@ def test_the_preview_is_an_image_of_the_intervals(runs: Path, tmp_path: Path) ->
     assert middle[:3] == bytes((252, 251, 249)) and middle[100 * 3 : 100 * 3 + 3] == bytes((229, 227, 221))
 
 
+def test_the_documentation_is_a_link_of_every_page(runs: Path, tmp_path: Path) -> None:
+    build(runs, tmp_path / "site", docs="../index.html")
+    for place, link in (("index.html", "../index.html"), ("runs/one/index.html", "../../../index.html")):
+        assert f'<a href="{link}">Docs</a></nav>' in (tmp_path / "site" / place).read_text()
+    build(runs, tmp_path / "site", docs="https://example.org/docs/")
+    assert '<a href="https://example.org/docs/">Docs</a>' in (tmp_path / "site/runs/one/index.html").read_text()
+    for docs in ("javascript:alert(1)", "/docs"):
+        with pytest.raises(UsageError, match="--docs is"):
+            build(runs, tmp_path / "site", docs=docs)
+
+
 @pytest.mark.parametrize("url", ["example.org", "ftp://example.org", "https://", "https://a/?b", "javascript:alert(1)"])
 def test_what_is_no_address_is_refused(runs: Path, tmp_path: Path, url: str) -> None:
     with pytest.raises(UsageError, match="--url is"):

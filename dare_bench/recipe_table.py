@@ -1,5 +1,5 @@
 """All published scores as one Markdown document: the tables of their sources, each score with its recipe or the reason
-why there is none. ``docs/published-scores.md`` is this document for the bundled recipes."""
+why there is none. The documentation's site has this document of the bundled recipes as a page."""
 
 from __future__ import annotations
 

@@ -2,7 +2,7 @@
 
 Pages link to files of the whole repository, so those in the navigation of zensical.toml, and all files that they
 link to, are copied into one folder with the same paths. A link to a folder becomes text. Warnings (a dead link, a dead
-anchor) are errors.
+anchor) are errors. The page of published scores is made of the recipes.
 """
 
 from __future__ import annotations
@@ -18,10 +18,14 @@ from collections.abc import Iterator
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
+sys.path.insert(0, str(ROOT))  # dare-bench need not be installed: its recipes need pydantic and pyyaml
+from dare_bench.recipe_table import markdown  # noqa: E402
+
 LINK = re.compile(r"(?<!!)\[([^\]]*)\]\(([^)\s]+)\)")
 ANY_LINK = re.compile(r"\]\(([^)\s]+)\)")
 REMOTE = re.compile(r"""<(?:script|link rel="stylesheet"|img)[^>]*(?:src|href)=["']?(https?:[^"' >]+)""")
 SHIM = ROOT / "docs/site/iframe-worker-1.0.4/shim.js"
+PUBLISHED = "docs/published-scores.md"
 SOURCES = (".py", ".yaml", ".toml", "Containerfile")
 """Files that are shown as pages, since a browser would save some of them."""
 
@@ -41,7 +45,7 @@ def pages_of(navigation: object) -> Iterator[str]:
 def stage(pages: list[str], out: Path) -> int:
     """Copy pages, and all that they link to, into ``out``; returns the number of files."""
     shutil.rmtree(out, ignore_errors=True)
-    waiting, done = [ROOT / page for page in pages], set[Path]()
+    waiting, done = [ROOT / page for page in pages if page != PUBLISHED], set[Path]()
     while waiting:
         source = waiting.pop()
         if source in done:
@@ -58,7 +62,8 @@ def stage(pages: list[str], out: Path) -> int:
             target.with_name(f"{target.name}.md").write_text(shown, encoding="utf-8")
         else:
             shutil.copyfile(source, target)
-    return len(done)
+    (out / PUBLISHED).write_text(markdown(), encoding="utf-8")
+    return len(done) + 1
 
 
 def linked(page: Path, text: str) -> list[Path]:

@@ -15,6 +15,8 @@ import pytest
 from paths import ROOT
 from require import lacks
 
+from dare_bench.recipe_table import markdown
+
 SCRIPT = ROOT / "scripts" / "docs_site.py"
 
 
@@ -45,6 +47,7 @@ def test_all_that_pages_link_to_is_copied(script: dict[str, Any], pages: list[st
             if not (page.parent / match[2].partition("#")[0]).exists()
         ]
         assert dead == []
+    assert (tmp_path / "docs/published-scores.md").read_text() == markdown()
     assert (tmp_path / "docs/board.png").is_file() and (tmp_path / "tests/toy_source.py.md").is_file()
 
 

@@ -101,8 +101,8 @@ DecodingKeywords = TypedDict("DecodingKeywords", {
 }, total=False)
 
 LikelihoodKeywords = TypedDict("LikelihoodKeywords", {
-    "mc_num": int | None, "batch_size": int | None, "block_length": int | None, "cfg_scale": float | None,
-    "nll_type": Literal["mc", "ar_ftb", "ar_btf", "blocks", "first_token"] | None,
+    "mc_num": int | None, "batch_size": int | None, "level": float | None, "block_length": int | None,
+    "cfg_scale": float | None, "nll_type": Literal["mc", "ar_ftb", "ar_btf", "blocks", "first_token"] | None,
     "log_type": Literal["ftb", "btf", "union"] | None, "sampling_eps": float | None,
     "classifier_free_guidance": float | None, "llh": Literal["mc", "confidence"] | None, "padd_eos": bool | None,
 }, total=False)

@@ -184,7 +184,8 @@ class Model:
         Args:
             estimator: ``auto`` (exact up to 7 target tokens, or 7 in every block where attention has blocks, or if the
                 model is autoregressive; else the reference's draws), ``exact``, ``reference``, ``fast`` (the same bound
-                in fewer passes) or parts of it, ``chain`` (docs/likelihoods.md).
+                in fewer passes) or parts of it, ``adaptive`` (draws until it is known which of the pairs, as choices of
+                one document, is the best), ``chain`` (docs/likelihoods.md).
             seed: seeds the draws, for each pair.
             want_greedy: also decode for ``is_greedy``, a forward pass for each target token. False: it is None.
             fields: the family's fields by their users' names (``mc_num, batch_size``; LLaDA: ``cfg_scale``; Dream:

@@ -28,7 +28,7 @@ DECODING: Mapping[str, tuple[type, str]] = {
 }
 """Decoding fields with their own flag: type and help text; all others are set by ``--gen-kwargs``."""
 
-ESTIMATOR = "Estimator of log-likelihoods: auto, exact, reference, fast (docs/likelihoods.md)."
+ESTIMATOR = "Estimator of log-likelihoods: auto, exact, reference, fast, adaptive (docs/likelihoods.md)."
 """The help text of the likelihood field that has a flag."""
 
 _PAIRS = ("decoding", "likelihood", "model_args", "engine_args")

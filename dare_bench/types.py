@@ -61,6 +61,10 @@ class Event(NamedTuple):
     logprob: float | None = None
 
 
+ADAPTIVE = "adaptive"
+"""The likelihood estimator that draws until a document's best choice is known."""
+
+
 @dataclass(frozen=True, slots=True)
 class Request:
     """One request to a model.
@@ -103,6 +107,16 @@ class Request:
     """Forwards, as in ``start_forward``, after which the row ends though masks are left. None: it is finished."""
     resolved: Decoding | None = field(default=None, compare=False, repr=False)
     """All resolved values of ``decoding``, if it has been resolved already."""
+
+    @property
+    def document(self) -> tuple[str, str, int]:
+        """What the choices of a document have in common."""
+        return self.task, str(self.doc_id), self.repeat
+
+    @property
+    def is_adaptive(self) -> bool:
+        """Does the answer depend on the document's other choices, which must then be answered together?"""
+        return self.kind == "score" and self.decoding.get("estimator") == ADAPTIVE
 
 
 @dataclass(slots=True)
@@ -162,6 +176,8 @@ class Likelihood:
     seconds: float = 0.0
     weights_version: int = 0
     deviations: list[float] = field(default_factory=list)
+    separated: bool | None = None
+    """Of adaptive draws: was the document's best choice known when they ended? None: there is no other choice."""
 
 
 @dataclass(slots=True)

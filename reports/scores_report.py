@@ -19,7 +19,7 @@ from dare_bench.reports.elements import Bullets, Element, Heading, Paragraph, Re
 from dare_bench.runs.reader import Run
 from dare_bench.runs.schema import UNKNOWN, Block
 from dare_bench.runs.scores import Score
-from dare_bench.runs.text import counted, no_answer
+from dare_bench.runs.text import counted, no_answer, undecided
 
 _FEW_RUNS = 2
 _FEW_TASKS = 4
@@ -138,7 +138,9 @@ def _repeats(run: Run) -> Iterator[str]:
 
 def _draws(run: Run) -> Iterator[str]:
     """What the random draws behind the headline scores can separate: the noisiest ones."""
-    intervals = run.require_block().ci
+    block = run.require_block()
+    yield from undecided(block)
+    intervals = block.ci
     scores = [score for task in run.tasks if (score := run.headline(task)) is not None]
     drawn = [(s, ci.draws) for s in scores if (ci := intervals.get(s.task, {}).get(s.key)) and ci.draws is not None]
     for score, noise in sorted(drawn, key=lambda each: -each[1].sd)[:_FEW_TASKS]:

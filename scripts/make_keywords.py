@@ -125,7 +125,10 @@ def of_likelihoods(families: Iterable[Any]) -> dict[str, list[str]]:
         for block in (None, 32):
             spec = ModelSpec(family.name, 0, (), None, None, 1, 1, block_length=block)
             estimator = family.likelihood_estimator(spec) if hasattr(family, "likelihood_estimator") else None
-            for name, value in {} if estimator is None else estimator.fields(spec).items():
+            fields = {} if estimator is None else estimator.fields(spec)
+            if "mc_num" in fields:
+                fields["level"] = estimator.level  # which adaptive has
+            for name, value in fields.items():
                 values = [f"={choice!r}" for choice in estimator.choices.get(name, ())]
                 found.setdefault(name, []).extend(values or ([] if value is None else [type(value).__name__]))
     return {name: types for name, types in found.items() if name != "estimator"}

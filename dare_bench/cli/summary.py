@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from dare_bench.cli.plain import echo, plain_console, plain_table
 from dare_bench.errors import IncompleteError
 from dare_bench.runs.schema import UNKNOWN
-from dare_bench.runs.text import counted, listed, no_answer
+from dare_bench.runs.text import counted, listed, no_answer, undecided
 from dare_bench.types import TIER_MEANING, Decoding
 
 if TYPE_CHECKING:
@@ -48,7 +48,7 @@ def print_run(run: Run) -> None:
         )
         counts = ", ".join(f"{name} {count}" for name, count in sorted(block.execution.statuses.items()))
         echo(f"code: run {isolation}: {counts}")
-    for note in block.notes:
+    for note in (*undecided(block), *block.notes):
         echo(f"note: {note}")
     if block.failures:
         echo(f"INCOMPLETE: {_failures(block.failures)}")

@@ -17,6 +17,9 @@ Every stratum of sizes holds two independent units (masks, or pairs), one in eac
 standard error. Randomness depends on (key, unit, index in the target) alone, so the choices of a document, which have
 one key, share their masks.
 
+``adaptive`` draws ``pairs``, each a round of its own that does not depend on how many there are, until the best choice
+of a document is known (``separation.py``).
+
 Shape letters: M masks (the first hides all), n tokens, U strata with one unit a half, F = 2 halves.
 """
 
@@ -24,20 +27,22 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from typing import Any
 
 import torch
 from torch import Tensor
 
-from dare_bench.diffusion.likelihood import EXACT_LIMIT, MaskDraws, enumerate_masks
+from dare_bench.diffusion.likelihood import EXACT_LIMIT, MaskDraws, enumerate_masks, mean_deviations
 from dare_bench.diffusion.rng import Draw, uniform
 from dare_bench.errors import DecodingError
+from dare_bench.types import ADAPTIVE
 
 PARTS = ("sizes", "pairs", "control")
 FAST = "fast"
-ADAPTIVE = "adaptive"
-"""Pairs in rounds of one, which ``separation.py`` stops."""
 ENUMERATED = 16
-"""``ADAPTIVE`` enumerates the masks of a target where that takes no more forwards than so many draws."""
+"""``adaptive`` enumerates the masks of a target where that takes no more forwards than so many draws."""
+ROUND = 2
+"""Draws of a round of ``adaptive``."""
 _LEAST = 1e-3
 """Differences of all-masked losses far below this (in nats, or as a share of a control) are taken for rounding errors,
 so that rounding changes results by rounding errors only."""
@@ -58,13 +63,19 @@ def canonical(estimator: str) -> str:
 
 
 def check_draws(estimator: str, mc_num: int) -> None:
-    """Raise DecodingError unless ``mc_num`` draws make two halves of whole units."""
-    unit = 2 * _sides(estimator)
+    """Raise DecodingError unless ``mc_num`` draws make two halves of whole units, or whole rounds."""
+    unit = ROUND if estimator == ADAPTIVE else 2 * _sides(estimator)
     if mc_num < 1 or mc_num % unit:
         raise DecodingError(
             f"mc_num={mc_num} must be a multiple of {unit} with estimator={estimator!r}; give "
             f"mc_num={max(unit, mc_num + -mc_num % unit)}"
         )
+
+
+def check_level(level: Any) -> None:
+    """Raise DecodingError unless ``level`` is a probability between 0 and 1."""
+    if isinstance(level, bool) or not isinstance(level, int | float) or not 0 < level < 1:
+        raise DecodingError(f"level={level!r} must be a number between 0 and 1, such as 0.95")
 
 
 def controlled_passes(n: int, mc_num: int, estimator: str) -> int:
@@ -128,6 +139,27 @@ def combine_controlled(parts: Sequence[MaskDraws], losses: Sequence[Tensor]) -> 
     change_UF = mean_F.flip(0) * (units.expected_UF - sizes_UF) - coefficient_F.flip(0) * units.control_UF
     controlled_UF = loss_UF + change_UF
     return value - float(change_UF.sum()), controlled_UF[:, 1] - controlled_UF[:, 0]
+
+
+def round_values(parts: Sequence[MaskDraws], losses: Sequence[Tensor], rounds: int) -> Tensor:
+    """The log-likelihood as estimated by each of the first ``rounds`` of ``adaptive``, float64 [R]."""
+    values_R = torch.zeros(rounds, dtype=torch.float64)
+    for part, loss_Mn in zip(parts, losses, strict=True):
+        terms_M = part.weights_M * loss_Mn.sum(1)
+        if part.round_size == 0:
+            values_R -= terms_M.sum()
+        else:
+            drawn_R = terms_M[1 : 1 + rounds * ROUND].view(rounds, ROUND).sum(1)
+            values_R -= terms_M[0] + drawn_R * (part.round_size / ROUND)
+    return values_R
+
+
+def combine_rounds(parts: Sequence[MaskDraws], losses: Sequence[Tensor], rounds: int) -> tuple[float, Tensor]:
+    """(log-likelihood, its deviations [R]) in nats after some rounds of ``adaptive``."""
+    values_R = round_values(parts, losses, rounds)
+    if not any(part.round_size for part in parts):
+        return float(values_R[0]), values_R[:0]
+    return float(values_R.mean()), mean_deviations(values_R)
 
 
 @dataclass(frozen=True)

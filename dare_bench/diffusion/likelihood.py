@@ -23,7 +23,7 @@ from torch import Tensor
 from dare_bench.diffusion.rng import Draw, uniform
 from dare_bench.errors import DecodingError
 
-Estimator = Literal["auto", "exact", "reference", "fast"]
+Estimator = Literal["auto", "exact", "reference", "fast", "adaptive"]
 EXACT_LIMIT = 7
 """Longest target that is enumerated: 2^7 - 1 = 127 masks, fewer than the reference's 128 draws, without noise."""
 

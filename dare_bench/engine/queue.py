@@ -111,7 +111,7 @@ class Queue:
 
         Raises: what ``answer`` raises, and what the model does.
         """
-        missing = {r.key: r for r in requests if r.key not in self.journal and r.key not in self.failures}
+        missing = {r.key: r for r in self._missing(requests)}
         prepared = [self.prepare(request) for request in missing.values()]
         work = {request.key: max(1, self.model.forwards(request)) for request in prepared}
         # Reused answers cost nothing now; their work only lets the bar show how much of the run is done.
@@ -131,6 +131,12 @@ class Queue:
             self.failures |= self.remote(prepared, work, self.progress)
             self._report_answered(missing.values())
 
+    def _missing(self, requests: Sequence[Request]) -> list[Request]:
+        """The requests without an answer, and the others of their documents where these are answered together."""
+        missing = {r.key: r for r in requests if r.key not in self.journal and r.key not in self.failures}
+        together = {r.document for r in missing.values() if r.is_adaptive}
+        return [r for r in requests if r.key in missing or (r.is_adaptive and r.document in together)]
+
     def drain(self, pieces: Iterable[Sequence[Request]], share: int) -> None:
         """Compute prepared requests that come in pieces, each of one kind, which are pulled when the model has room.
 
@@ -143,10 +149,9 @@ class Queue:
         rows = min(self.max_rows or self.model.default_rows, share)
 
         def missing(piece: Sequence[Request]) -> Iterator[Request]:
-            for request in piece:
-                if request.key not in self.journal:
-                    taken[request.key] = request
-                    yield request
+            for request in self._missing(piece):
+                taken[request.key] = request
+                yield request
 
         def batches() -> Iterator[_Batch]:
             for kind, group in groupby(pieces, key=lambda piece: piece[0].kind):
@@ -227,7 +232,7 @@ def group_by_document(requests: Iterable[Request]) -> list[list[Request]]:
     """Requests grouped by document, whose choices can share their common prefix."""
     groups: dict[tuple[str, str, int], list[Request]] = {}
     for request in requests:
-        groups.setdefault((request.task, str(request.doc_id), request.repeat), []).append(request)
+        groups.setdefault(request.document, []).append(request)
     return list(groups.values())
 
 

@@ -118,7 +118,8 @@ def _write_part(
         tasks = {}
         for name, task in block.tasks.items():
             of_task = [request for request in requests if request.task == name]
-            counts = task_counts(of_task, Meter().add(written[name][1]), task.n_total)
+            answers = {answer["key"]: answer for answer in written[name][1]}
+            counts = task_counts(of_task, answers, task.n_total)
             tasks[name] = task.model_copy(update=counts)
         # With several programs it is not recorded which of them answered these documents.
         programs = [one.model_copy(update={"requests": len(requests)}) for one in block.programs]

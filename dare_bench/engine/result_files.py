@@ -66,6 +66,7 @@ def answer_line(record: Mapping[str, Any]) -> dict[str, Any]:
         line |= {name: getattr(answer, name) for name in ("value", "stderr", "is_greedy", "estimator", "draws")}
         line |= {name: None for name in ("value", "stderr") if not math.isfinite(line[name])}
         line |= {"deviations": answer.deviations} if answer.deviations else {}
+        line |= {"separated": answer.separated} if answer.separated is not None else {}
     return line
 
 
@@ -102,8 +103,7 @@ def write(folder: Path, run: RunRecord) -> schema.Block:
     for task in run.harness.fingerprints:
         of_task = {record["key"]: answer_line(record) for record in _records(run.journal, requests[task])}
         digests = _write_task(folder, date, task, requests[task], of_task, run)
-        meter = Meter().add(of_task.values())
-        tasks[task] = _task_block(task, requests[task], meter, run).model_copy(update=digests)
+        tasks[task] = _task_block(task, requests[task], of_task, run).model_copy(update=digests)
         total.add(of_task.values())
     block = _block(run, tasks, total, before)
     write_results(folder, date, _lm_eval_keys(run, block), block)
@@ -142,7 +142,9 @@ def _write_task(
     return digests
 
 
-def _task_block(task: str, requests: Sequence[Request], meter: Meter, run: RunRecord) -> schema.TaskBlock:
+def _task_block(
+    task: str, requests: Sequence[Request], answers: Mapping[str, Mapping[str, Any]], run: RunRecord
+) -> schema.TaskBlock:
     total = run.harness.results.get("n-samples", {}).get(task, {}).get("original")
     return schema.TaskBlock(
         fingerprint=run.harness.fingerprints[task],
@@ -150,20 +152,31 @@ def _task_block(task: str, requests: Sequence[Request], meter: Meter, run: RunRe
         decoding=run.about["decoding"].get(task, {}),
         likelihood=run.about["likelihood"].get(task, {}),
         data=run.harness.data.get(task),
-        **task_counts(requests, meter, total),
+        **task_counts(requests, answers, total),
     )
 
 
-def task_counts(requests: Sequence[Request], meter: Meter, total: int | None) -> dict[str, Any]:
-    """The counts in a task's block. ``total``: the number of documents that the task has, where that is known."""
+def task_counts(
+    requests: Sequence[Request], answers: Mapping[str, Mapping[str, Any]], total: int | None
+) -> dict[str, Any]:
+    """The counts in a task's block. ``answers`` are lines by key; ``total``: the number of documents that the task has,
+    where that is known."""
     n_docs = len({str(request.doc_id) for request in requests})
+    meter = Meter().add(answers.values())
     return {
         "n_docs": n_docs,
         "limit_applied": total is not None and n_docs < total,
         "tier": weakest(meter.tiers),
         "requests": len(requests),
         "nfe": meter.counted_nfe,
+        "undecided": _undecided(requests, answers),
     }
+
+
+def _undecided(requests: Iterable[Request], answers: Mapping[str, Mapping[str, Any]]) -> int | None:
+    """The number of documents whose adaptive draws reached their limit; None without adaptive draws."""
+    known = {r.document: answers.get(r.key, {}).get("separated") for r in requests if r.is_adaptive}
+    return sum(separated is False for separated in known.values()) if known else None
 
 
 def _block(

@@ -67,6 +67,9 @@ class ScoreAnswer(LineModel):
     nfe: Count
     estimator: Annotated[str, Field(max_length=1000)] = ""
     draws: Count = 0
+    separated: bool | None = Field(
+        default=None, description="adaptive draws: was the document's best choice known when they ended?"
+    )
     seconds: Seconds = 0.0
     seed: int = 0
     tier: Tier = "E1"

@@ -156,6 +156,7 @@ class TaskBlock(StrictModel):
     nfe: Count | None = Field(
         default=None, description="forward passes of this task's rows; null: only the run's is known"
     )
+    undecided: Count | None = Field(default=None, description="documents whose adaptive draws reached their limit")
     data: Text | None = Field(
         default=None,
         description="where the documents came from: hub ID@REVISION, or files; null: not known, or the task makes them",

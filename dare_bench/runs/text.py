@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import PurePath
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from dare_bench.runs.writer import plain
+
+if TYPE_CHECKING:
+    from dare_bench.runs.schema import Block
 
 _HIDDEN = re.compile(
     "[\x00-\x08\x0b-\x1f\x7f-\x9f\u00ad\u034f\u061c\u115f\u1160\u180e\u200b-\u200f\u2028-\u202e\u2060-\u206f\u3164\ufeff"
@@ -73,6 +76,17 @@ def no_formula(text: str) -> str:
 def counted(n: int, noun: str) -> str:
     """A number with its noun: "1 document", "12 documents"."""
     return f"{n} {noun}" if n == 1 else f"{n} {noun}s"
+
+
+def undecided(block: Block) -> Iterator[str]:
+    """What adaptive draws left undecided, of each task that has them."""
+    for name, task in block.tasks.items():
+        if task.undecided is not None:
+            decided, level, limit = task.n_docs - task.undecided, *map(task.likelihood.get, ("level", "mc_num"))
+            yield (
+                f"{name}: adaptive draws decided {decided} of {counted(task.n_docs, 'document')}, each at a level of"
+                f" {level}; {task.undecided} reached the limit of {limit} draws undecided"
+            )
 
 
 def listed(names: Sequence[object], most: int) -> str:

@@ -50,12 +50,12 @@ def _work(model: ScoredModel, pairs: Sequence[ScoredPair]) -> Work:
     """The distinct canvases, in an order that packs well."""
     wanted: dict[tuple[Any, ...], list[CanvasUse]] = {}
     for pair in pairs:
-        keys = set()
+        keys = set[Any]()
         for use in canvases(pair, model.spec.open_id):
             key = use.canvas.key
             wanted.setdefault(key, []).append(use)
             keys.add(key)
-        pair.canvases = len(keys)
+        pair.canvases = pair.seen + len(keys)
 
     def order(uses: list[CanvasUse]) -> tuple[float, int, int, int]:
         canvas = uses[0].canvas

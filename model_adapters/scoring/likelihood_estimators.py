@@ -16,6 +16,7 @@ from dare_bench.diffusion.controlled import (
     PARTS,
     canonical,
     check_draws,
+    check_level,
     combine_controlled,
     controlled_masks,
     controlled_passes,
@@ -36,7 +37,7 @@ from dare_bench.diffusion.likelihood import (
     enumerate_blocks,
 )
 from dare_bench.errors import DecodingError
-from dare_bench.types import ModelSpec
+from dare_bench.types import ADAPTIVE, ModelSpec
 
 Settings = Mapping[str, Any]
 """Resolved values of an estimator's fields."""
@@ -57,6 +58,10 @@ class LikelihoodEstimator(ABC):
     """Does the cost of a pair depend on its context?"""
     controlled_draws: int = 16
     """The default of ``mc_num`` for ``fast`` and its parts."""
+    most_draws: int = 128
+    """The default of ``mc_num`` for ``adaptive``, its limit."""
+    level: float = 0.95
+    """The default of ``level`` for ``adaptive``: how sure it is of a best choice that it calls known."""
     causal: bool = False
     """Is the target predicted from left to right, each token by the state before it, in one forward?"""
 
@@ -71,6 +76,8 @@ class LikelihoodEstimator(ABC):
             known.pop("batch_size", None)
             known["mc_num"] = self.controlled_draws
             fields = {**fields, "estimator": canonical(fields["estimator"])}
+            if fields["estimator"] == ADAPTIVE:
+                known |= {"mc_num": self.most_draws, "level": self.level}
         for name in fields:
             if name not in known:
                 raise DecodingError(f"likelihood field {name!r} is not known here; fields are {', '.join(known)}")
@@ -85,6 +92,7 @@ class LikelihoodEstimator(ABC):
         self.check(known)
         if controlled:
             check_draws(known["estimator"], known["mc_num"])
+            check_level(known.get("level", self.level))
         return known
 
     @abstractmethod

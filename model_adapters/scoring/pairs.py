@@ -10,13 +10,15 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from dare_bench.diffusion.controlled import ROUND, combine_rounds
 from dare_bench.diffusion.likelihood import MaskDraws, folded
+from dare_bench.diffusion.separation import LEAST_ROUNDS
 from dare_bench.errors import PromptError
 from dare_bench.model_adapters.backbone.pages import RowPages, chain
 from dare_bench.model_adapters.encoding import split_texts
 from dare_bench.model_adapters.scoring.likelihood_estimators import LikelihoodEstimator
 from dare_bench.model_adapters.scoring.scored_model import ScoredModel
-from dare_bench.types import Likelihood, Request
+from dare_bench.types import ADAPTIVE, Likelihood, Request
 
 
 @dataclass(eq=False)
@@ -40,12 +42,47 @@ class ScoredPair:
     is_greedy: bool | None = None
     greedy_turns: int = 0
     canvases: int = 0
-    """Different canvases that the network saw of this pair."""
+    """Different canvases that the network saw of this pair, counted in each pass."""
+    seen: int = 0
+    """Those of earlier passes."""
+    filled: range = field(init=False)
+    """The masks of the pass to come, or of the last one: their losses are (to be) computed. Adaptive pairs have more
+    passes than one, others all masks in one. An enumeration belongs to the first."""
+    separated: bool | None = None
+    seconds: float = 0.0
 
     def __post_init__(self) -> None:
         self.losses = [torch.zeros(part.masks_Mn.shape, dtype=torch.float64) for part in self.parts]
         self.whole = [*self.context, *self.target]
         self.guidance = self.estimator.guidance(self.settings)
+        most = max((len(loss_Mn) for loss_Mn in self.losses), default=0)
+        self.filled = range(1 + LEAST_ROUNDS * ROUND if self.is_drawn_on else most)
+
+    @property
+    def is_adaptive(self) -> bool:
+        """Is the number of draws that of its document, chosen as they go?"""
+        return self.settings.get("estimator") == ADAPTIVE
+
+    @property
+    def is_drawn_on(self) -> bool:
+        """Is it adaptive, and not enumerated?"""
+        return self.is_adaptive and any(part.round_size for part in self.parts)
+
+    @property
+    def rounds(self) -> int:
+        """Rounds of an adaptive pair with the draws of its passes."""
+        return (self.filled.stop - 1) // ROUND
+
+    @property
+    def work(self) -> int:
+        """The number of masks of the pass to come, in all parts."""
+        return sum(len(self.masks_of(part)) for part in self.parts)
+
+    def masks_of(self, part: MaskDraws) -> range:
+        """The masks of a part that belong to the pass."""
+        if self.is_adaptive and part.round_size == 0:
+            return range(len(part.masks_Mn)) if self.filled.start == 0 else range(0)
+        return range(self.filled.start, min(self.filled.stop, len(part.masks_Mn)))
 
     @property
     def answer(self) -> list[int]:
@@ -71,9 +108,12 @@ class ScoredPair:
         high = min(low + self.block_length, len(self.whole))
         return low - (self.block_length if self.shifted and first == low > 0 else 0), high
 
-    def likelihood(self, seconds: float, weights_version: int = 0) -> Likelihood:
-        """The answer, when all losses are there."""
-        value, deviations_R = self.estimator.estimate(self.parts, self.losses)
+    def likelihood(self, weights_version: int = 0) -> Likelihood:
+        """The answer, when all losses are there, or all that are wanted."""
+        if self.is_adaptive:
+            value, deviations_R = combine_rounds(self.parts, self.losses, self.rounds)
+        else:
+            value, deviations_R = self.estimator.estimate(self.parts, self.losses)
         exact = all(part.round_size == 0 for part in self.parts)
         alike = all(part.round_size == 0 or part.masks_Mn.shape[1] == 1 for part in self.parts)
         passes = self.canvases + (self.clean > 0) + self.greedy_turns
@@ -86,12 +126,13 @@ class ScoredPair:
             estimator=next((p.estimator for p in self.parts if p.round_size), self.parts[0].estimator),
             draws=sum(map(len, self.losses))
             if exact
-            else max(part.round_size and len(part.masks_Mn) for part in self.parts),
+            else max(part.round_size and min(self.filled.stop, len(part.masks_Mn)) for part in self.parts),
             target_tokens=len(self.answer),
             prompt_tokens=len(self.context),
             tier="E1" if exact or alike else "E2",
-            seconds=seconds,
+            seconds=self.seconds,
             weights_version=weights_version,
+            separated=self.separated,
         )
 
 
@@ -141,7 +182,9 @@ def canvases(pair: ScoredPair, mask_id: int) -> Iterator[CanvasUse]:
         clean = pair.whole[low:high]
         prefix = keys[low // pair.block_length - 1] if pair.block_length and low else b""
         slots = pair.pages.slots[:low]
-        for m, (mask, score) in enumerate(zip(part.masks_Mn.tolist(), part.scores_Mn.tolist(), strict=True)):
+        places = pair.masks_of(part)
+        rows = slice(places.start, places.stop)
+        for m, mask, score in zip(places, part.masks_Mn[rows].tolist(), part.scores_Mn[rows].tolist(), strict=True):
             scored = tuple(first + i for i, wanted in enumerate(score) if wanted)
             if not scored:
                 continue

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Generator, Iterable, Iterator, Sequence
 from dataclasses import replace
 from functools import partial
 from itertools import groupby
@@ -15,6 +15,7 @@ from dare_bench.errors import DareError, MemoryLimitError
 from dare_bench.model_adapters.batches import Batches, out_of_memory
 from dare_bench.model_adapters.sampling.loop import denoise
 from dare_bench.model_adapters.sampling.state import RowState
+from dare_bench.model_adapters.scoring.adaptive import drawn_on
 from dare_bench.model_adapters.scoring.clean import CleanPrefixes
 from dare_bench.model_adapters.scoring.forwards import PACK_TOKENS, fill_losses, losses_at
 from dare_bench.model_adapters.scoring.pairs import ScoredPair, make_pair
@@ -34,21 +35,18 @@ def score_pairs(
     """Score requests in windows; a request that cannot be scored comes back with ``error``."""
     scorer = _Scorer(model, max_rows, stats)
     window: list[ScoredPair] = []
-    canvases = columns = 0
     for request in requests:
         try:
             pair = make_pair(model, request)
         except DareError as error:
             yield Sample(request, None, str(error))
             continue
+        joins = bool(window) and pair.is_adaptive and window[-1].request.document == request.document
+        while not joins and scorer.is_full(window):
+            window = yield from scorer.advance(window)
         window.append(pair)
-        canvases += sum(map(len, pair.losses))
-        columns += pair.clean
-        if canvases >= WINDOW or columns >= CLEAN_TOKENS[model.device.type]:
-            yield from scorer.finish(window)
-            window, canvases, columns = [], 0, 0
-    if window:
-        yield from scorer.finish(window)
+    while window:
+        window = yield from scorer.advance(window)
 
 
 class _Scorer:
@@ -59,15 +57,25 @@ class _Scorer:
         self.batches = Batches(max_rows, stats, model.device)
         self.prefixes: CleanPrefixes | None = None
 
-    def finish(self, pairs: list[ScoredPair]) -> Iterator[Sample]:
+    def is_full(self, window: Sequence[ScoredPair]) -> bool:
+        columns = sum(pair.clean for pair in window)
+        return sum(pair.work for pair in window) >= WINDOW or columns >= CLEAN_TOKENS[self.model.device.type]
+
+    def advance(self, pairs: list[ScoredPair]) -> Generator[Sample, None, list[ScoredPair]]:
+        """Compute a pass over a window, yield the samples that it finishes, and return the pairs that go on."""
         started = time.perf_counter()
         self._losses(pairs)
-        if wanting := [pair for pair in pairs if pair.request.want_greedy]:
+        going_on = drawn_on(pairs)
+        finished = [pair for pair in pairs if pair not in going_on]
+        if wanting := [pair for pair in finished if pair.request.want_greedy]:
             _greedy(self.model, wanting, self.batches.rows, self.stats)
         share = (time.perf_counter() - started) / len(pairs)
         for pair in pairs:
-            answer = pair.likelihood(share, self.model.weights_version)
+            pair.seconds += share
+        for pair in finished:
+            answer = pair.likelihood(self.model.weights_version)
             yield Sample(pair.request, replace(answer, tier="A") if self.model.spec.quantize else answer)
+        return going_on
 
     def _losses(self, pairs: list[ScoredPair]) -> None:
         """Fill all losses; where the clean prefixes of all pairs do not fit into memory, of half of them at a time."""

@@ -134,7 +134,7 @@ def test_settings_name_the_estimator_and_no_unused_field():
         (
             "llada",
             {"estimator": "pairs+best"},
-            "'pairs.best' is not known; estimators are auto, exact, reference, fast",
+            "'pairs.best' is not known; estimators are auto, exact, reference, fast, adaptive",
         ),
         (
             "llada",

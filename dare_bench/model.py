@@ -146,7 +146,8 @@ class Model:
         if not self.loaded.capabilities.canvas or self.spec.attention != "bidirectional":
             raise UsageError(
                 f"{self.name} is of the family {self.spec.family}, which does not attend to what follows a mask, so it "
-                "cannot infill; give a bidirectional model (a2d_mdlm, dream, illada, llada, llada_moe, open_dcoder)"
+                "cannot infill; give a bidirectional model (a2d_mdlm, dream, illada, llada, llada_moe, mdlm, "
+                "open_dcoder)"
             )
         if given := {"gen_length", "max_new_tokens"} & decoding.keys():
             raise UsageError(f"{sorted(given)[0]} has no meaning in infill: a canvas has its length; leave it out")

@@ -165,7 +165,10 @@ def as_id(value: Any) -> int | None:
 
 def _need(tokenizer: Any | None, what: str, path: Path) -> Any:
     if tokenizer is None:
-        raise PromptError(f"{path} has no tokenizer, so it cannot read {what}; give token ids")
+        raise PromptError(
+            f"{path} has no tokenizer, so it cannot read {what}; give token ids, or put the files of its tokenizer "
+            "(tokenizer.json) beside config.json"
+        )
     return tokenizer
 
 

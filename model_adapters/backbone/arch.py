@@ -11,7 +11,8 @@ class WeightNames:
     """Published module names. The network is built under them, as checkpoints, peft and FSDP expect.
 
     The first four are paths from the model, the others from one layer. ``qkv`` stands in for ``q, k, v`` where they are
-    published fused. A layer with experts has ``router``, ``experts`` and whatever else is published.
+    published fused; without a ``gate`` the feed-forward is not gated. A layer with experts has ``router``, ``experts``
+    and whatever else is published.
     """
 
     embed: str

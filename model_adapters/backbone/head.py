@@ -15,7 +15,7 @@ from torch.nn.functional import cross_entropy, linear
 from dare_bench.diffusion.chunked import linear_nll
 
 
-def _losses(
+def losses_of(
     hidden_ND: Tensor, weight_VD: Tensor, bias_V: Tensor | None, targets_N: Tensor, scale: float, rows: int
 ) -> Tensor:
     """-log softmax(scale (h W^T + b)) at the targets, float32 [N], ``rows`` tokens at a time."""
@@ -35,7 +35,7 @@ class Head(nn.Linear):
     def forward(self, hidden_ND: Tensor, targets_N: Tensor | None = None, scale: float = 1.0, rows: int = 1) -> Tensor:
         if targets_N is None:
             return super().forward(hidden_ND)
-        return _losses(hidden_ND, self.weight, self.bias, targets_N, scale, rows)
+        return losses_of(hidden_ND, self.weight, self.bias, targets_N, scale, rows)
 
 
 class TiedEmbedding(nn.Embedding):
@@ -46,4 +46,4 @@ class TiedEmbedding(nn.Embedding):
             return super().forward(x)
         if targets_N is None:
             return linear(x, self.weight)
-        return _losses(x, self.weight, None, targets_N, scale, rows)
+        return losses_of(x, self.weight, None, targets_N, scale, rows)

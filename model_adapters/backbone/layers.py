@@ -8,7 +8,7 @@ from __future__ import annotations
 import math
 from dataclasses import asdict
 from operator import attrgetter
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor, nn
@@ -99,12 +99,14 @@ class Layer(nn.Module):
     """``x += Attn(norm(x)); x += FF(norm(x))``. Submodules are looked up by name on every call, so a wrapper that
     replaces one (LoRA, quantization, FSDP) is what runs."""
 
+    norm_class: ClassVar[Any] = RMSNorm
+
     def __init__(self, arch: Arch, index: int = 0) -> None:
         super().__init__()
         self.arch, self.index, n = arch, index, arch.names
         self.kind = own = arch.attention(index)
         q_width, kv_width = arch.heads * own.head_dim, own.kv_heads * own.head_dim
-        attach(self, n.attn_norm, RMSNorm(arch.width, arch.norm_eps, arch.norm_weight))
+        attach(self, n.attn_norm, self.norm_class(arch.width, arch.norm_eps, arch.norm_weight))
         apart = {n.q: q_width, n.k: kv_width, **({} if own.value_is_key else {n.v: kv_width})}
         for path, out in ({n.qkv: q_width + 2 * kv_width} if n.qkv else apart).items():
             attach(self, path, nn.Linear(arch.width, out, bias=arch.qkv_bias))
@@ -114,7 +116,7 @@ class Layer(nn.Module):
         attach(self, n.o, nn.Linear(q_width, arch.width, bias=arch.bias or arch.o_bias))
         for path in (n.ff_norm, n.attn_post_norm, n.ff_post_norm):
             if path:
-                attach(self, path, RMSNorm(arch.width, arch.norm_eps, arch.norm_weight))
+                attach(self, path, self.norm_class(arch.width, arch.norm_eps, arch.norm_weight))
         self.moe = arch.moe if arch.is_moe(index) else None
         if self.moe is None:
             self._attach_ff((n.gate, n.up, n.down), arch.ff_width)
@@ -125,7 +127,8 @@ class Layer(nn.Module):
     def _attach_ff(self, paths: tuple[str, str, str], width: int) -> None:
         gate, up, down = paths
         bias = self.arch.bias or self.arch.ff_bias
-        attach(self, gate, nn.Linear(self.arch.width, width, bias=bias))
+        if gate:
+            attach(self, gate, nn.Linear(self.arch.width, width, bias=bias))
         attach(self, up, nn.Linear(self.arch.width, width, bias=bias))
         attach(self, down, nn.Linear(width, self.arch.width, bias=bias))
 
@@ -158,16 +161,24 @@ class Layer(nn.Module):
         """[T, D] in; [T, D] out, or [N, D] when only the tokens ``keep_N`` are needed: then keys and values are
         computed for all tokens, but queries, output and feed-forward for these alone (enough in the last layer).
         ``selected`` is what ``attention.select`` gave for them."""
-        q, k, v = self._project(self.part("attn_norm")(x_TD), keep_N)
+        y_ND = self._attended(self.part("attn_norm")(x_TD), cos, sin, plan, attention, keep_N, selected)
+        x_TD = (x_TD if keep_N is None else x_TD[keep_N]) + self._post_norm("attn_post_norm", y_ND)
+        return x_TD + self._post_norm("ff_post_norm", self._feed_forward(x_TD, plan))
+
+    def _attended(
+        self, y_TD: Tensor, cos: Tensor, sin: Tensor, plan: Plan, attention: Attention, keep_N: Any, selected: Any
+    ) -> Tensor:
+        """The projected output of attention, [T, D] or [N, D], for normed states."""
+        q, k, v = self._project(y_TD, keep_N)
         k = rotate(k, cos, sin)
         if plan.cached is not None and len(plan.cached.write_at):
             plan.cached.store.write(self.index, plan.cached.write_at, plan.cached.write_to, k, v)
         if keep_N is not None:
-            x_TD, cos, sin = x_TD[keep_N], cos[keep_N], sin[keep_N]
+            cos, sin = cos[keep_N], sin[keep_N]
         q = rotate(q, cos, sin)
         mixed = attend(attention, q, k, v, plan, selected, self.index)
-        x_TD = x_TD + self._post_norm("attn_post_norm", self.part("o")(mixed.reshape(x_TD.shape[0], -1)))
-        return x_TD + self._post_norm("ff_post_norm", self._feed_forward(x_TD, plan))
+        out_ND: Tensor = self.part("o")(mixed.reshape(len(q), -1))
+        return out_ND
 
     def _post_norm(self, part: str, y_TD: Tensor) -> Tensor:
         """Normed, in families with norms behind attention and feed-forward."""
@@ -210,4 +221,6 @@ class Layer(nn.Module):
 
     def _gated(self, y_TD: Tensor, gate: str, up: str, down: str) -> Tensor:
         activation = ACTIVATIONS[self.arch.activation]
+        if gate not in self._paths:
+            return self.part(down)(activation(self.part(up)(y_TD)))
         return self.part(down)(activation(self.part(gate)(y_TD)) * self.part(up)(y_TD))

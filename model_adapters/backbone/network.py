@@ -28,7 +28,7 @@ from dare_bench.diffusion.plan import Plan
 from dare_bench.model_adapters.backbone.arch import Arch
 from dare_bench.model_adapters.backbone.attention import BACKENDS, Attention
 from dare_bench.model_adapters.backbone.head import Head, TiedEmbedding
-from dare_bench.model_adapters.backbone.layers import Layer, RMSNorm, attach, rotary
+from dare_bench.model_adapters.backbone.layers import Layer, attach, rotary
 from dare_bench.model_adapters.backbone.moe import Experts
 
 SELECT_FROM = 64
@@ -66,7 +66,7 @@ class DiffusionNetwork(nn.Module):
         n = arch.names
         attach(self, n.embed, (TiedEmbedding if arch.tied_head else nn.Embedding)(arch.vocab, arch.width))
         attach(self, n.layers, nn.ModuleList(self.layer(arch, i) for i in range(arch.layers)))
-        attach(self, n.final_norm, RMSNorm(arch.width, arch.norm_eps, arch.norm_weight))
+        attach(self, n.final_norm, self.layer.norm_class(arch.width, arch.norm_eps, arch.norm_weight))
         if not arch.tied_head:
             attach(self, n.head, Head(arch.width, arch.vocab, bias=arch.bias))
         self.apply(self._init_weights)
@@ -97,7 +97,7 @@ class DiffusionNetwork(nn.Module):
         elif isinstance(module, Experts):
             nn.init.normal_(module.gate_up_proj, 0.0, std)
             nn.init.normal_(module.down_proj, 0.0, std)
-        elif isinstance(module, RMSNorm) and module.weight is not None:
+        elif isinstance(module, self.layer.norm_class) and module.weight is not None:
             nn.init.ones_(module.weight)
 
     def head(self, hidden_ND: Tensor) -> Tensor:
@@ -116,6 +116,15 @@ class DiffusionNetwork(nn.Module):
         x = self.get_input_embeddings()(tokens_T)
         return x if self.arch.embed_scale == 1.0 else x * self.arch.embed_scale
 
+    def condition(self) -> tuple[Tensor, ...]:
+        """What all layers and the final norm are given besides states."""
+        return ()
+
+    def normed(self, x_ND: Tensor, *condition: Tensor) -> Tensor:
+        """The output of the last layer as the head is given it."""
+        normed_ND: Tensor = self.at(self.arch.names.final_norm)(x_ND)
+        return normed_ND
+
     def after_layer(self, x_TD: Tensor, index: int, clean_T: Tensor | None) -> Tensor:
         """The output of a layer as the next one is given it; ``clean_T`` as in :meth:`Plan.clean_tokens`."""
         return x_TD
@@ -131,7 +140,7 @@ class DiffusionNetwork(nn.Module):
         """Normed final states, [T, D] or, where ``logits_at`` is given, [N, D]."""
         a = self.arch
         x = self.embedded(tokens_T, plan, soft_TD)
-        clean_T = plan.clean_tokens(x.device)
+        clean_T, condition = plan.clean_tokens(x.device), self.condition()
         turns: dict[Any, tuple[Tensor, Tensor]] = {}
         layers = self.at(a.names.layers)
         # Without any token, every layer is computed in full, so that all parameters get a gradient, if only zero.
@@ -144,7 +153,8 @@ class DiffusionNetwork(nn.Module):
             if own.rotation not in turns:
                 turns[own.rotation] = rotary(positions_T, own, torch.float32 if a.rope_in_float32 else x.dtype)
             whom = plan.within(own.window)
-            args = (x, *turns[own.rotation], whom, self.attention, *((logits_at, selected) if last else (None, None)))
+            only = (logits_at, selected) if last else (None, None)
+            args = (x, *turns[own.rotation], whom, self.attention, *only, *condition)
             if self.gradient_checkpointing and self.training and i % self._checkpoint_every == 0:
                 x = self._gradient_checkpointing_func(layer, *args)
             else:
@@ -152,7 +162,7 @@ class DiffusionNetwork(nn.Module):
             x = self.after_layer(x, i, clean_T[logits_at] if last and clean_T is not None else clean_T)
         if logits_at is not None and not few:
             x = x[logits_at.to(x.device)]
-        return self.at(a.names.final_norm)(x)
+        return self.normed(x, *condition)
 
     def forward(
         self,

@@ -37,6 +37,7 @@ FAMILIES: tuple[tuple[str, str, dict[str, Any]], ...] = (
     ("fast_dllm_v2", "fast_dllm_v2:FAMILY", {"matches": FAST_DLLM, "reads": [QWEN2]}),
     ("open_dcoder", "open_dcoder:FAMILY", {"matches": [], "reads": [QWEN2]}),
     ("illada", "illada:FAMILY", {"matches": [["illada", "ILLaDAForCausalLM"]], "reads": ["LlamaForCausalLM"]}),
+    ("stable_diffcoder", "stable_diffcoder:FAMILY", {"matches": [["llama", "StableDiffcoderForCausalLM"]]}),
     ("mdlm", "mdlm:FAMILY", {"matches": [["mdlm", "MDLM"], ["bd3lm", "BD3LM"]]}),
     ("diffusion_gemma", "diffusion_gemma:FAMILY", {"matches": GEMMA, "trains": False}),
     ("a2d_mdlm", "a2d:MDLM", {"matches": [], "shares": A2D, "named": "mdlm", **CONVERTS}),

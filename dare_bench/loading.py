@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Container, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Unpack
 
@@ -212,8 +212,9 @@ def family_of(path: Path, family: str | None = None) -> Registration:
     (model_type, architectures[0]), or else of the end of the architecture's name.
 
     Raises:
-        CheckpointError: no config, an unknown family, an autoregressive name with signs of a diffusion model, or a
-            configuration of several families where the checkpoint's name does not say which.
+        CheckpointError: no config, an unknown family, or a known one that does not open, an autoregressive name with
+            signs of a diffusion model, or a configuration of several families where the checkpoint's name does not say
+            which.
     """
     if family is not None:
         return registry().get("family", family)
@@ -229,6 +230,7 @@ def family_of(path: Path, family: str | None = None) -> Registration:
     model = f"{path}: model_type={seen[0]!r}, architecture={seen[1]!r}"
     if sharing := [entry for entry in entries if list(seen) in entry.about.get("shares", [])]:
         return _named(path, model, sharing)
+    _refuse_known(model, {*map(str, seen), *_own_classes(config)}, entries)
     for entry in entries:
         if str(seen[1]).endswith(tuple(entry.about.get("endings", ()))):
             if (sign := diffusion_sign(path, config)) is None:
@@ -241,6 +243,22 @@ def family_of(path: Path, family: str | None = None) -> Registration:
             )
     names = ", ".join(entry.name for entry in entries)
     raise CheckpointError(f"{model} is of an unknown family; give --family NAME, in Python family=, one of {names}")
+
+
+def _own_classes(config: Mapping[str, Any]) -> list[str]:
+    """The classes of a checkpoint's own code that its config.json names."""
+    own = config.get("auto_map")
+    return [str(name).rpartition(".")[2] for name in own.values()] if isinstance(own, dict) else []
+
+
+def _refuse_known(model: str, names: Container[str], entries: Iterable[Registration]) -> None:
+    """Raise CheckpointError for a model with one of these names that is known, but does not open."""
+    for entry in entries:
+        for name, reason in entry.about.get("declines", {}).items():
+            if name in names:
+                raise CheckpointError(
+                    f"{model} is {reason}; use its authors' code, or add the family by a plugin (docs/plugins.md)"
+                )
 
 
 def _named(path: Path, model: str, entries: Sequence[Registration]) -> Registration:

@@ -113,8 +113,8 @@ class Registry:
             target: ``module:attribute``, imported when it is needed; for the kinds in :data:`FILES` a path.
             about: facts that need no import: ``about`` (a sentence); of a family ``matches``, the pairs of
                 ``model_type`` and ``architectures[0]`` in the config.json files that belong to it, ``reads``, the
-                networks of transformers that it has, and ``fields``, the decoding fields that no family of dare-bench
-                has.
+                networks of transformers that it has, ``declines``, the model types and classes that no family opens,
+                with the reason, and ``fields``, the decoding fields that no family of dare-bench has.
 
         Raises:
             UsageError: the kind is not one of ``Kind``, the target is not of that kind, or the name is taken.

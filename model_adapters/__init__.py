@@ -26,6 +26,19 @@ GEMMA = [["diffusion_gemma", "DiffusionGemmaForBlockDiffusion"]]
 BASES = ("Qwen2", "Qwen3", "Llama")
 A2D = [[f"a2d-{base.lower()}", f"A2D{base}LMHeadModel"] for base in BASES]
 CONVERTS = {"converts": "a2d", "converts_from": [[base.lower(), f"{base}ForCausalLM"] for base in BASES]}
+NEMOTRON = (
+    "Nemotron-Labs-Diffusion, which does not open: a causal forward pass predicts the first token of each block, and "
+    "positions are scaled (YaRN), which sampling loop and network here do not have"
+)
+EFFICIENT_DLM = (
+    "Efficient-DLM, which does not open: no public code states its mask id, its weight names, and how blocks attend to "
+    "the prompt"
+)
+DECLINES = {
+    **dict.fromkeys(("nemotron_labs_diffusion", "NemotronLabsDiffusionModel"), NEMOTRON),
+    **dict.fromkeys(("edlm", "EfficientDLM"), EFFICIENT_DLM),
+}
+"""Published models that no family opens, by model_type and class, with the reason."""
 FAMILIES: tuple[tuple[str, str, dict[str, Any]], ...] = (
     ("llada", "llada:FAMILY", {"matches": [["llada", "LLaDAModelLM"]]}),
     ("llada_moe", "llada_moe:FAMILY", {"matches": [["llada", "LLaDAMoEModelLM"], ["lladamoe", "LLaDAMoEModelLM"]]}),
@@ -42,7 +55,7 @@ FAMILIES: tuple[tuple[str, str, dict[str, Any]], ...] = (
     ("diffusion_gemma", "diffusion_gemma:FAMILY", {"matches": GEMMA, "trains": False}),
     ("a2d_mdlm", "a2d:MDLM", {"matches": [], "shares": A2D, "named": "mdlm", **CONVERTS}),
     ("a2d_bd3lm", "a2d:BD3LM", {"matches": [], "shares": A2D, "named": "bd3lm"}),
-    ("causal", "causal:FAMILY", {"matches": [], "endings": CAUSAL_ENDINGS, "trains": False}),
+    ("causal", "causal:FAMILY", {"matches": [], "endings": CAUSAL_ENDINGS, "declines": DECLINES, "trains": False}),
 )
 """Name, target, and the (model_type, architecture) of published configs; those of LLaDA2.1 and 2.2 equal that of
 LLaDA2.0, so "llada2.1" and "llada2.2" are opened only by name; so is "open_dcoder", whose config is that of Qwen2.

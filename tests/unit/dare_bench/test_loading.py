@@ -12,6 +12,7 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
+from dare_bench.cli import main
 from dare_bench.errors import CheckpointError, DecodingError, ModelOutputError, PromptError, UsageError
 from dare_bench.loading import load
 
@@ -106,6 +107,39 @@ def test_ids_override_config(folder):
     with pytest.raises(CheckpointError, match="no mask id"):
         load(folder)
     assert load(folder, mask_id=3).spec.mask_id == 3
+
+
+@pytest.mark.parametrize(
+    ("fields", "says"),
+    [
+        (
+            {"model_type": "nemotron_labs_diffusion", "architectures": ["NemotronLabsDiffusionModel"]},
+            "is Nemotron-Labs-Diffusion, which does not open: a causal forward pass predicts the first token of each",
+        ),
+        (
+            {
+                "model_type": "ministral3",
+                "architectures": ["Other"],
+                "auto_map": {"AutoModel": "m.NemotronLabsDiffusionModel"},
+            },
+            "is Nemotron-Labs-Diffusion, which does not open",
+        ),
+        (
+            {"model_type": "edlm", "architectures": None},
+            "is Efficient-DLM, which does not open: no public code states its mask id, its weight names",
+        ),
+        ({"model_type": "qwen3", "architectures": ["EfficientDLM"]}, "is Efficient-DLM, which does not open"),
+    ],
+)
+def test_published_models_that_no_family_opens(folder, fields, says, capsys):
+    edit(folder, **fields)
+    with pytest.raises(CheckpointError, match=says) as refusal:
+        load(folder)
+    assert "use its authors' code, or add the family by a plugin" in str(refusal.value)
+    assert "\n" not in str(refusal.value)
+    with pytest.raises(SystemExit):
+        main(["doctor", "--model", str(folder)])
+    assert says in capsys.readouterr().err
 
 
 def test_another_family_names_what_was_seen(folder):

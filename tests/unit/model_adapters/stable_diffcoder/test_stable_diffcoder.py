@@ -1,5 +1,4 @@
-"""Stable-DiffCoder: its sampler against the published rules written down again, its ids, layout and training; and the
-families that are refused by what their config.json says."""
+"""Stable-DiffCoder: its sampler against the published rules written down again, its ids, layout and training."""
 
 from __future__ import annotations
 

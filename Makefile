@@ -14,7 +14,7 @@ QUICK := tests/parity tests/cli/test_cli_eval.py tests/cli/test_read_verbs.py $(
 	$(addprefix $(UNIT)/runs/test_, reader.py schema.py) $(UNIT)/sandbox/test_run.py \
 	tests/unit/model_adapters/sampling/test_parts.py
 
-.PHONY: venv demo test quick regress check keywords docs bench gpu clean
+.PHONY: venv demo test quick regress check approve keywords docs bench gpu clean
 
 venv: $(VENV)/.installed
 
@@ -47,6 +47,11 @@ check: venv
 	@$(BIN)/mypy
 	@$(BIN)/lint-imports --no-cache
 	@$(PYTEST)
+
+# The pictures of pages that tests/browser/test_pictures.py compares with, after a change that is wanted.
+approve: venv
+	@rm -rf tests/browser/pictures
+	@DARE_RENEW_PICTURES=1 $(BIN)/python -m pytest -q tests/browser/test_pictures.py
 
 # The types of Python's keywords, after a change of settings, of a family or of a method.
 keywords: venv

@@ -28,6 +28,8 @@ from dare_bench.runs.text import counted, one_line
 
 PAGE, FEED, LOG = "changes.html", "feed.xml", "data/changes.json"
 MOST_BUILDS = 200
+MOST_UNFOLDED = 5
+"""Builds, and changes of one kind in a build, that the page shows before more are unfolded."""
 """Builds that the log keeps; the feed has the newest tenth of them."""
 _START = "1970-01-01T00:00:00Z"
 
@@ -125,7 +127,7 @@ def write(site: Site, context: Context) -> None:
 
 def _write(site: Site, log: ChangeLog, pages: set[str], title: str) -> None:
     site.json(LOG, log.model_dump())
-    site.page(PAGE, "changes.html.j2", builds=log.builds, pages=pages, board_title=title)
+    site.page(PAGE, "changes.html.j2", most=MOST_UNFOLDED, builds=log.builds, pages=pages, board_title=title)
     newest = log.builds[0].time if log.builds else _START
     ident = uuid.uuid5(uuid.NAMESPACE_OID, title)
     shown = log.builds[: MOST_BUILDS // 10]

@@ -41,6 +41,14 @@ def test_the_first_build_lists_all_rows(place: tuple[Path, Path]) -> None:
     assert "runs/one/index.html" in Page(out / "changes.html").links
 
 
+def test_a_long_list_of_rows_unfolds(tmp_path: Path) -> None:
+    for number in range(8):
+        make_run(tmp_path / "runs", f"r{number}", model=f"m{number}", content=f"{number:064x}", n_docs=5)
+    build(tmp_path / "runs", tmp_path / "site")
+    shown, _, folded = (tmp_path / "site/changes.html").read_text().partition("<summary>3 more</summary>")
+    assert shown.count("<li><a") == 5 and folded.count("<li><a") == 3
+
+
 def test_a_build_without_a_change_adds_nothing(place: tuple[Path, Path]) -> None:
     runs, out = place
     before = {name: (out / name).read_bytes() for name in ("data/changes.json", "feed.xml", "changes.html")}

@@ -1,21 +1,43 @@
 """Screenshots for docs/: pages of a site in a browser.
 
     make demo && .venv/bin/python scripts/pictures.py demo/site
+    .venv/bin/python scripts/pictures.py FOLDER
 
-Needs Chromium (or Chrome) and the packages of the dev extra.
+Pictures are made of the pages that the folder has: the demo's site, or a folder with ``paper``, ``rl``, ``ci`` and
+``board``, in which the commands of docs/tutorial-paper.md and so on were run. Needs Chromium (or Chrome) and the
+packages of the dev extra.
 """
 
 from __future__ import annotations
 
 import argparse
 import shutil
+from dataclasses import dataclass
 from pathlib import Path
 
 from playwright.sync_api import sync_playwright
 
 DOCS = Path("docs")
-PAGES = {"board.png": ("index.html", 760), "samples.png": ("runs/*tiny-llada-dare*/samples/*sudoku*/1.html", 900)}
-"""The page of each picture (the first match of a pattern), and its height in pixels."""
+
+
+@dataclass(frozen=True, slots=True)
+class Picture:
+    """A page (the first match of a pattern), the size of the window, and the element that is shown, if not all."""
+
+    page: str
+    width: int
+    height: int
+    element: str = ""
+
+
+PICTURES = {
+    "board.png": Picture("index.html", 1380, 760),
+    "samples.png": Picture("runs/*tiny-llada-dare*/samples/*sudoku*/1.html", 1380, 900),
+    "tutorial-paper.png": Picture("paper/site/checkpoints/*.html", 760, 900, "#passes-0"),
+    "tutorial-rl.png": Picture("rl/site/lineage/index.html", 760, 900, "#steps-1"),
+    "tutorial-ci.png": Picture("ci/changed.html", 1080, 460),
+    "tutorial-board.png": Picture("board/site/table.html", 1000, 320),
+}
 STEP = 12
 """The step at which the unmasking slider is set."""
 
@@ -30,13 +52,18 @@ def main() -> None:
         raise SystemExit(f"no browser: install one of {', '.join(names)}")
     with sync_playwright() as playwright:
         browser = playwright.chromium.launch(executable_path=path, args=["--no-sandbox", "--disable-gpu"])
-        for name, (pattern, height) in PAGES.items():
-            page = browser.new_page(viewport={"width": 1380, "height": height}, reduced_motion="reduce")
-            page.goto(next(args.site.glob(pattern)).resolve().as_uri())
-            slider = page.locator("input[type=range]").first
+        for name, picture in PICTURES.items():
+            place = next(args.site.glob(picture.page), None)
+            if place is None:
+                continue
+            size = {"width": picture.width, "height": picture.height}
+            page = browser.new_page(viewport=size, reduced_motion="reduce")
+            page.goto(place.resolve().as_uri())
+            slider = page.get_by_role("slider", name="Unmasking step").first
             if slider.count():
                 slider.fill(str(STEP))
-            page.screenshot(path=DOCS / name)
+            shown = page.locator(picture.element) if picture.element else page
+            shown.screenshot(path=DOCS / name)
             print(DOCS / name)
         browser.close()
 

@@ -190,6 +190,11 @@ _CONTENT = {"base_content": "the starting checkpoint", "base_adapter": "the star
 """Recorded hashes, and of what they are."""
 
 
+def _unevaluated(fields: Mapping[str, Any]) -> dict[str, Any]:
+    """The settings of a training without those of its evaluations."""
+    return {name: value for name, value in fields.items() if name not in ("eval", "eval_every", *BEST)}
+
+
 def replay(out: Path, step: int, model: str | None = None) -> tuple[Any, Callable[[int], str]]:
     """Replay a step (counted from 1) of the training in ``out``.
 
@@ -211,10 +216,10 @@ def replay(out: Path, step: int, model: str | None = None) -> tuple[Any, Callabl
     fields, before = record.spec, record.settings
     if fields is None or before.batch is None:
         raise TrainingError(f"{out / folder.FILE} has no settings to replay from; train again with this version")
-    alone = {"report_to": (), "fsdp": False, "sequence_parallel_size": 1, "eval": {}, "output_path": str(out)}
+    alone = {"report_to": (), "fsdp": False, "sequence_parallel_size": 1, "output_path": str(out)}
     if (steps := folder.steps(record)) is not None and not 1 <= step <= steps:
         raise UsageError(f"step {step}: the training in {out} has the steps 1 to {steps}")
-    spec = train_spec(**{**fields, **alone, **({"model": model} if model else {})})
+    spec = train_spec(**{**_unevaluated(fields), **alone, **({"model": model} if model else {})})
     entry = registry().get("trainer", spec.method)
     if not (entry.about["reads"] == "prompts" if "reads" in entry.about else hasattr(entry.load(), "replay")):
         raise UsageError(

@@ -88,6 +88,18 @@ def test_a_replay_is_what_was_trained_on(trained: Any, step: int) -> None:
     assert piece(replayed[0].tokens[0])
 
 
+def test_a_training_with_evaluations_on_the_way_is_replayed(trained: Any, tmp_path: Path) -> None:
+    from dare_bench.training.setup import replay
+
+    out = shutil.copytree(trained[0], tmp_path / "out")
+    record = json.loads((out / "train.json").read_text())
+    known = {"eval_every": 2, "metric_for_best_model": "dare_arithmetic/exact_match", "load_best_model_at_end": True}
+    record["spec"] |= {"eval": {"tasks": "dare_arithmetic"}, **known}
+    (out / "train.json").write_text(json.dumps(record))
+    (first, *_), *_ = replay(out, 1)[0].groups
+    assert first.tokens == trained[1][0].completions[0].tokens
+
+
 def test_random_rewards_are_replayed_and_no_function_of_prompt_and_text(tmp_path: Path) -> None:
     from dare_bench.trainers.rl.rollout import Rollouts
     from dare_bench.training.run import train

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import runpy
 import shutil
 import subprocess
@@ -34,6 +35,14 @@ def pages(script: dict[str, Any]) -> list[str]:
 def test_every_page_of_the_documentation_is_in_the_navigation(pages: list[str]) -> None:
     assert {page.relative_to(ROOT).as_posix() for page in (ROOT / "docs").glob("*.md")} <= set(pages)
     assert len(set(pages)) == len(pages)
+
+
+def test_every_tutorial_has_a_small_picture() -> None:
+    tutorials = list((ROOT / "docs").glob("tutorial-*.md"))
+    assert len(tutorials) == 4
+    for page in tutorials:
+        pictures = re.findall(r"!\[[^\]]+\]\((\S+\.png)\)", page.read_text())
+        assert pictures and all(0 < (page.parent / picture).stat().st_size < 60_000 for picture in pictures), page
 
 
 def test_all_that_pages_link_to_is_copied(script: dict[str, Any], pages: list[str], tmp_path: Path) -> None:

@@ -34,6 +34,7 @@ from torch import Tensor
 
 from dare_bench.diffusion.likelihood import EXACT_LIMIT, MaskDraws, enumerate_masks, mean_deviations
 from dare_bench.diffusion.rng import Draw, uniform
+from dare_bench.diffusion.separation import LEAST_ROUNDS
 from dare_bench.errors import DecodingError
 from dare_bench.types import ADAPTIVE
 
@@ -42,7 +43,9 @@ FAST = "fast"
 ENUMERATED = 16
 """``adaptive`` enumerates the masks of a target where that takes no more forwards than so many draws."""
 ROUND = 2
-"""Draws of a round of ``adaptive``."""
+"""Draws of a round of ``adaptive``: a pair of complementary masks."""
+FIRST_ROUND = LEAST_ROUNDS * ROUND
+"""Draws of the first, after which the choices are looked at."""
 _LEAST = 1e-3
 """Differences of all-masked losses far below this (in nats, or as a share of a control) are taken for rounding errors,
 so that rounding changes results by rounding errors only."""
@@ -63,8 +66,15 @@ def canonical(estimator: str) -> str:
 
 
 def check_draws(estimator: str, mc_num: int) -> None:
-    """Raise DecodingError unless ``mc_num`` draws make two halves of whole units, or whole rounds."""
-    unit = ROUND if estimator == ADAPTIVE else 2 * _sides(estimator)
+    """Raise DecodingError unless ``mc_num`` draws make two halves of whole units, or whole rounds of ``adaptive``."""
+    if estimator == ADAPTIVE:
+        if mc_num < FIRST_ROUND or mc_num % ROUND:
+            raise DecodingError(
+                f"mc_num={mc_num}, the limit of estimator='adaptive', must be an even number of at least {FIRST_ROUND},"
+                f" its first round; give mc_num={max(FIRST_ROUND, mc_num + mc_num % ROUND)}"
+            )
+        return
+    unit = 2 * _sides(estimator)
     if mc_num < 1 or mc_num % unit:
         raise DecodingError(
             f"mc_num={mc_num} must be a multiple of {unit} with estimator={estimator!r}; give "

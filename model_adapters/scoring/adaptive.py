@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import torch
-from torch import Tensor
 
 from dare_bench.diffusion.controlled import ROUND, round_values
 from dare_bench.diffusion.separation import is_separated
@@ -38,10 +37,10 @@ def _goes_on(choices: Sequence[ScoredPair]) -> bool:
 
 
 def _is_separated(choices: Sequence[ScoredPair], rounds: int) -> bool:
-    """As lm-eval compares choices, by sum and per character, and as OpenCompass does, per token."""
+    """As lm-eval compares choices: by sum and per character, or per token where they are no texts."""
     values_CR = torch.stack([round_values(pair.parts, pair.losses, max(rounds, 1)) for pair in choices])
     exact_C = torch.tensor([not pair.is_drawn_on for pair in choices])
-    lengths: list[Tensor] = [torch.ones(len(choices)), torch.tensor([float(len(pair.answer)) for pair in choices])]
-    if all(isinstance(pair.request.target, str) for pair in choices):
-        lengths.append(torch.tensor([float(max(1, len(str(pair.request.target).strip()))) for pair in choices]))
+    texts = [pair.request.target for pair in choices]
+    each = [text.strip() if isinstance(text, str) else pair.answer for text, pair in zip(texts, choices, strict=True)]
+    lengths = [torch.ones(len(choices)), torch.tensor([float(max(1, len(one))) for one in each])]
     return is_separated(values_CR, exact_C, lengths, float(choices[0].settings["level"]))

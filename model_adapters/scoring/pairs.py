@@ -10,9 +10,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from dare_bench.diffusion.controlled import ROUND, combine_rounds
+from dare_bench.diffusion.controlled import FIRST_ROUND, ROUND, combine_rounds
 from dare_bench.diffusion.likelihood import MaskDraws, folded
-from dare_bench.diffusion.separation import LEAST_ROUNDS
 from dare_bench.errors import PromptError
 from dare_bench.model_adapters.backbone.pages import RowPages, chain
 from dare_bench.model_adapters.encoding import split_texts
@@ -56,7 +55,7 @@ class ScoredPair:
         self.whole = [*self.context, *self.target]
         self.guidance = self.estimator.guidance(self.settings)
         most = max((len(loss_Mn) for loss_Mn in self.losses), default=0)
-        self.filled = range(1 + LEAST_ROUNDS * ROUND if self.is_drawn_on else most)
+        self.filled = range(1 + FIRST_ROUND if self.is_drawn_on else most)
 
     @property
     def is_adaptive(self) -> bool:

@@ -23,6 +23,7 @@ from dare_bench.harness.opencompass.layout import Layout
 from dare_bench.harness.opencompass.programs import runs_code
 from dare_bench.harness.opencompass.prompts import kind_of
 from dare_bench.program import installed
+from dare_bench.types import ADAPTIVE
 
 _SENTENCES = {"IFEvaluator", "IFBenchEvaluator", "MultiIFEvaluator"}
 """Evaluators that split sentences with nltk's model."""
@@ -74,11 +75,16 @@ only where the scoring process has a sandbox."""
 
 
 def check_flags(spec: RunSpec) -> None:
-    """Refuse flags of lm-eval that have no meaning here."""
+    """Refuse flags that have no meaning here."""
     if spec.num_fewshot is not None:
         raise UsageError(
             f"--num-fewshot {spec.num_fewshot}: an OpenCompass config fixes the examples; name another "
             "config of that data set (dare-bench ls tasks --harness opencompass lists them)"
+        )
+    if spec.likelihood.get("estimator") == ADAPTIVE:
+        raise UsageError(
+            "--estimator adaptive stops when the best choice is known by sum and per character, but OpenCompass"
+            " compares choices per token; give --estimator fast, or --harness lm-eval"
         )
     if not spec.fewshot_as_multiturn:
         raise UsageError("--fewshot-as-multiturn false: an OpenCompass config fixes the turns; leave the flag out")

@@ -112,8 +112,12 @@ def test_a_run_killed_within_a_document_goes_on_with_the_same_numbers(tmp_path: 
         ({"level": 0}, "level=0 must be"),
         ({"level": True}, "level=True must be"),
         ({"level": "high"}, "level='high' must be"),
-        ({"mc_num": 0}, "mc_num=0 must be a multiple of 2 .* give mc_num=2"),
-        ({"mc_num": 1}, "mc_num=1 must be a multiple of 2 .* give mc_num=2"),
+        (
+            {"mc_num": 0},
+            "mc_num=0, the limit of .* must be an even number of at least 8, its first round; give mc_num=8",
+        ),
+        ({"mc_num": 6}, "mc_num=6, .* give mc_num=8"),
+        ({"mc_num": 33}, "mc_num=33, .* give mc_num=34"),
         ({"batch_size": 16}, "'batch_size' is not known here; fields are estimator, mc_num"),
     ],
 )

@@ -297,6 +297,7 @@ def test_data_that_is_there_or_that_opencompass_may_fetch_is_not_missing(
     ("tasks", "fields", "message"),
     [
         ("gsm8k_gen", {"num_fewshot": 2}, "num-fewshot 2"),
+        ("gsm8k_gen", {"likelihood": {"estimator": "adaptive"}}, "compares choices per token"),
         ("gsm8k_gen", {"fewshot_as_multiturn": False}, "fewshot-as-multiturn"),
         ("gsm8k_gen", {"system_instruction": "x"}, "apply-chat-template"),
         ("gsm8k_gen", {"apply_chat_template": "tools"}, "tools"),

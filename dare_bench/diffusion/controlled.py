@@ -166,9 +166,10 @@ def round_values(parts: Sequence[MaskDraws], losses: Sequence[Tensor], rounds: i
 
 def combine_rounds(parts: Sequence[MaskDraws], losses: Sequence[Tensor], rounds: int) -> tuple[float, Tensor]:
     """(log-likelihood, its deviations [R]) in nats after some rounds of ``adaptive``."""
-    values_R = round_values(parts, losses, rounds)
     if not any(part.round_size for part in parts):
-        return float(values_R[0]), values_R[:0]
+        value_R = round_values(parts, losses, 1)
+        return float(value_R), value_R[:0]
+    values_R = round_values(parts, losses, rounds)
     return float(values_R.mean()), mean_deviations(values_R)
 
 

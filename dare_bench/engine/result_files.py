@@ -175,8 +175,9 @@ def task_counts(
 
 def _undecided(requests: Iterable[Request], answers: Mapping[str, Mapping[str, Any]]) -> int | None:
     """The number of documents whose adaptive draws reached their limit; None without adaptive draws."""
-    known = {r.document: answers.get(r.key, {}).get("separated") for r in requests if r.is_adaptive}
-    return sum(separated is False for separated in known.values()) if known else None
+    ends = {request.document: answers.get(request.key, {}).get("separated") for request in requests}
+    known = [separated for separated in ends.values() if separated is not None]
+    return known.count(False) if known else None
 
 
 def _block(

@@ -17,7 +17,7 @@ from dare_bench.model_adapters.backbone.pages import RowPages, chain
 from dare_bench.model_adapters.encoding import split_texts
 from dare_bench.model_adapters.scoring.likelihood_estimators import LikelihoodEstimator
 from dare_bench.model_adapters.scoring.scored_model import ScoredModel
-from dare_bench.types import ADAPTIVE, Likelihood, Request
+from dare_bench.types import Likelihood, Request
 
 
 @dataclass(eq=False)
@@ -59,8 +59,8 @@ class ScoredPair:
 
     @property
     def is_adaptive(self) -> bool:
-        """Is the number of draws that of its document, chosen as they go?"""
-        return self.settings.get("estimator") == ADAPTIVE
+        """Is the number of draws that of its document, chosen as they go? Families without draws have no level."""
+        return "level" in self.settings
 
     @property
     def is_drawn_on(self) -> bool:

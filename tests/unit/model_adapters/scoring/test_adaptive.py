@@ -64,6 +64,23 @@ def test_documents_end_together_in_any_batch_order_and_company(family):
             assert answer.nfe <= golden.model(family).loaded.forwards(request)
 
 
+def test_answers_of_one_token_are_exact_and_take_one_pass():
+    exact = golden.model().loglikelihood([(CONTEXT, [token]) for token in (5, 9, 31)], want_greedy=False)
+    answers = scored("llada", document(1, "llada", [[5], [9], [31]]))[0]
+    assert [a.value for a in answers] == pytest.approx([a.value for a in exact], abs=1e-5)
+    assert facts(answers) == [(1, 1, True, "exact")] * 3
+
+
+def test_a_family_without_draws_is_exact():
+    """DiffusionGemma's encoder predicts from left to right."""
+    pairs = [([5, 6, 7], [8, 9, 10]), ([5, 6, 7], [11, 12])]
+    model = golden.model("diffusion_gemma")
+    exact = model.loglikelihood(pairs, want_greedy=False)
+    assert [a.value for a in model.loglikelihood(pairs, estimator="adaptive", want_greedy=False)] == [
+        a.value for a in exact
+    ]
+
+
 def test_stopped_values_are_those_of_the_first_rounds_of_a_longer_run():
     """So a document with more draws goes on from where it was."""
     short = scored("llada", document(1, "llada", [LONG[:9], LONG[1:10]], 8))[0]

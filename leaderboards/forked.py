@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import multiprocessing
 import os
 import signal
@@ -9,7 +10,6 @@ import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from multiprocessing.connection import Connection
-from threading import Thread
 from typing import TypeVar
 
 from dare_bench.errors import RunError
@@ -17,11 +17,15 @@ from dare_bench.errors import RunError
 Item = TypeVar("Item")
 Result = TypeVar("Result")
 MOST_PROCESSES = 16
+_END_WITH_PARENT = 1
+"""PR_SET_PDEATHSIG of Linux. A process that stayed would hold the lock of the site's folder."""
 
 
 def processors() -> int:
-    """The number of processes that work at the same time here; 1 where processes cannot be forked safely."""
-    return min(len(os.sched_getaffinity(0)), MOST_PROCESSES) if sys.platform == "linux" else 1
+    """The number of processes that work at the same time here; 1 where processes cannot be forked safely, or at all."""
+    if sys.platform != "linux" or multiprocessing.current_process().daemon:
+        return 1
+    return min(len(os.sched_getaffinity(0)), MOST_PROCESSES)
 
 
 @contextmanager
@@ -42,7 +46,8 @@ def mapped(work: Callable[[Item], Result], items: Sequence[Item], processes: int
     context = multiprocessing.get_context("fork")
     pipes = [context.Pipe() for _ in range(count)]
     workers = [
-        context.Process(target=_work, args=(work, items[at::count], pipes, at), daemon=True) for at in range(count)
+        context.Process(target=_work, args=(work, items[at::count], pipes, at, os.getpid()), daemon=True)
+        for at in range(count)
     ]
     try:
         for worker in workers:
@@ -73,7 +78,11 @@ def _received(connections: Sequence[Connection], count: int) -> Iterator[Result]
 
 
 def _work(
-    work: Callable[[Item], Result], items: Sequence[Item], pipes: Sequence[tuple[Connection, Connection]], at: int
+    work: Callable[[Item], Result],
+    items: Sequence[Item],
+    pipes: Sequence[tuple[Connection, Connection]],
+    at: int,
+    parent: int,
 ) -> None:
     """In a forked process: send the result of each item, or an exception, which ends the work."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent ends us
@@ -84,7 +93,9 @@ def _work(
         if number != at:
             theirs.close()
     connection = pipes[at][1]
-    Thread(target=_end_with_parent, args=(connection,), daemon=True).start()
+    ctypes.CDLL(None).prctl(_END_WITH_PARENT, signal.SIGKILL)
+    if os.getppid() != parent:
+        os._exit(1)
     for item in items:
         try:
             connection.send((work(item), None))
@@ -92,8 +103,3 @@ def _work(
             connection.send((None, error))
             break
     os._exit(0)  # without the parent's work at its exit
-
-
-def _end_with_parent(connection: Connection) -> None:
-    connection.poll(None)  # the parent sends nothing: this returns when its end is closed
-    os._exit(1)

@@ -161,3 +161,59 @@ def layout_shift(page: Any) -> float:
             })"""
         )
     )
+
+
+SMALL_TEXT = """() => [...document.querySelectorAll("main *, header *, footer *")]
+  .filter((node) => node.checkVisibility({ visibilityProperty: true })
+    && [...node.childNodes].some((child) => child.nodeType === 3 && child.data.trim()))
+  .map((node) => [parseFloat(getComputedStyle(node).fontSize) * (node.getScreenCTM?.().a ?? 1), node])
+  .filter(([size]) => size < 11.95).map(([size, node]) => `${size.toFixed(1)} px: ${node.outerHTML.slice(0, 90)}`)"""
+"""Visible text below 12 px as it is drawn, also in charts, which are scaled."""
+
+CLIPPED_TEXT = """() => {
+  const cut = (text) => {
+    const range = document.createRange();
+    range.selectNodeContents(text);
+    const out = (rect, box, x, y) => (x && (rect.left < box.left - 1 || rect.right > box.right + 1))
+      || (y && (rect.top < box.top - 2 || rect.bottom > box.bottom + 2));
+    return [...range.getClientRects()].filter((rect) => rect.width).some((rect) => {
+      for (let at = text.parentElement; at !== document.body; at = at.parentElement) {
+        const { display, overflowX, overflowY, textOverflow } = getComputedStyle(at);
+        if (["auto", "scroll"].includes(overflowX) || ["auto", "scroll"].includes(overflowY)) return false;
+        const hides = (overflow) => display !== "inline" && ["hidden", "clip"].includes(overflow);
+        const [x, y] = [hides(overflowX) && textOverflow !== "ellipsis", hides(overflowY)];
+        if (out(rect, at.getBoundingClientRect(), x, y)) return true;
+      }
+      return false;
+    });
+  };
+  const seen = document.createTreeWalker(document.body, NodeFilter.SHOW_TEXT), found = [];
+  for (let text = seen.nextNode(); text; text = seen.nextNode()) {
+    const node = text.parentElement;
+    const isText = text.data.trim() && !node.closest(".sr, script, style");
+    if (isText && node.checkVisibility({ visibilityProperty: true }) && cut(text))
+      found.push(`cut off: ${text.data.trim().slice(0, 60)}`);
+  }
+  return found;
+}"""
+"""Visible text that a box cuts off without an ellipsis; a box that scrolls cuts off nothing."""
+
+BELOW_FOOTER = """() => {
+  const height = document.documentElement.scrollHeight;
+  return height <= innerHeight ? 0 : height - scrollY - document.querySelector("footer").getBoundingClientRect().bottom;
+}"""
+
+
+def breaches(page: Any, height: int = 6000) -> list[str]:
+    """Where a page breaks a rule for all of our pages: it is at most ``height`` pixels high and ends with its footer,
+    nothing has moved since it was opened, text is readable and targets can be hit."""
+    found = [*page.evaluate(SMALL_TEXT), *page.evaluate(CLIPPED_TEXT), *faults(page, "target-size")]
+    if (actual := page.evaluate("document.documentElement.scrollHeight")) > height:
+        found.append(f"{actual} px high")
+    if (below := page.evaluate(BELOW_FOOTER)) > 100:
+        found.append(f"{below:.0f} px below the footer")
+    if not fits(page):
+        found.append("it scrolls sideways")
+    if (shift := layout_shift(page)) >= 0.05:
+        found.append(f"a layout shift of {shift:.2f}")
+    return found

@@ -1,18 +1,19 @@
-"""A board of 300 runs and 12 tasks stays small, still and quick. All tests here share one site, built without samples.
+"""A board of 300 runs and 12 tasks stays small, still and quick. All tests here share one site.
 
-Times are those of the page's own thread, so that other work on the machine does not count.
+Times are those of the processor and of the page's own thread, so that other work on the machine counts less.
 """
 
 from __future__ import annotations
 
 import gzip
+import math
+import resource
 import shutil
-import time
 from pathlib import Path
 from typing import Any
 
 import pytest
-from browsing import Look, faults_in_all_views, fits, layout_shift, settle
+from browsing import Look, breaches, faults_in_all_views, fits, layout_shift, settle
 from large_board import make_large_board
 from run_factory import make_run
 
@@ -26,20 +27,27 @@ LARGEST_TARGET_GAPS = """() => [...document.querySelectorAll("label:has(> #every
   .filter((node) => node.getClientRects().length && node.getBoundingClientRect().height < 24).length"""
 
 
+def processor_time() -> float:
+    """Seconds that this process and its children have worked, where two of the children work at a time."""
+    own, children = resource.getrusage(resource.RUSAGE_SELF), resource.getrusage(resource.RUSAGE_CHILDREN)
+    return own.ru_utime + own.ru_stime + (children.ru_utime + children.ru_stime) / 2
+
+
 @pytest.fixture(scope="module")
 def large(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, dict[str, float]]:
-    """The site, and the processor time of its builds in seconds: of all runs, and of one more run."""
+    """The site with all its samples, and the seconds of its builds on two processors: of all runs, and of one more run
+    (the better of two)."""
     runs, out, other = (tmp_path_factory.mktemp(name) for name in ("runs", "site", "other"))
     make_large_board(runs)
-    seconds = {}
-    before = time.process_time()
-    build(runs, out, samples=False)
-    seconds["all"] = time.process_time() - before
-    grown = shutil.copytree(out, other / "site")
-    new = make_run(other, "new", model="new", tasks={"task_00": 0.9}, n_docs=2)
-    before = time.process_time()
-    assert build([runs, new], grown, samples=False).runs == 301
-    seconds["new"] = time.process_time() - before
+    before = processor_time()
+    build(runs, out)
+    seconds = {"all": processor_time() - before, "new": math.inf}
+    grown, more = shutil.copytree(out, other / "site"), [runs]
+    for number in range(2):
+        more.append(make_run(other, f"new-{number}", model="new", tasks={"task_00": 0.9}, n_docs=2, content="cd" * 32))
+        before = processor_time()
+        assert build(more, grown).runs == 301 + number
+        seconds["new"] = min(seconds["new"], processor_time() - before)
     return out, seconds
 
 
@@ -48,9 +56,9 @@ def table(large: tuple[Path, dict[str, float]]) -> Path:
     return large[0] / "table.html"
 
 
-def test_all_of_it_builds_in_twenty_seconds_and_a_new_run_in_ten(large: tuple[Path, dict[str, float]]) -> None:
+def test_all_of_it_builds_in_twenty_seconds_and_a_new_run_in_five(large: tuple[Path, dict[str, float]]) -> None:
     _, seconds = large
-    assert seconds["all"] < 20 and seconds["new"] < 10
+    assert seconds["all"] < 20 and seconds["new"] < 5, seconds
 
 
 def test_the_first_page_is_small(look: Look, large: tuple[Path, dict[str, float]]) -> None:
@@ -86,17 +94,33 @@ def used(page: Any, script: str) -> float:
 
 
 def test_searching_sorting_and_ranking_are_quick(look: Look, table: Path) -> None:
+    """Each the quickest of five times. On a machine without other work all take less than 0.3 seconds; work beside it
+    shares the caches."""
     page = look(table)
     change = "(node => (node.value = '{}', node.dispatchEvent(new Event('input', {{ bubbles: true }}))))"
-    search = change.format("llada2") + "(document.querySelector('input[type=search]'))"
-    assert used(page, search) < 0.3 and page.locator("table.board tbody tr").count() == 72
+    search, rank = (f"{change}(document.querySelector('{of}'))" for of in ("input[type=search]", ".filters select"))
+    assert min(used(page, search.format(word)) for word in ("llada2", "dream", "sdar", "llada", "llada2")) < 0.3
+    assert page.locator("table.board tbody tr").count() == 72
     page.get_by_role("searchbox").fill("")
-    assert used(page, "document.querySelector('th[data-key=nfe] [role=button]').click()") < 0.6
-    ranking = change.format("task_03") + "(document.querySelector('.filters select'))"
-    used(page, ranking)  # loads the board's data
+    assert min(used(page, "document.querySelector('th[data-key=nfe] [role=button]').click()") for _ in range(5)) < 0.4
+    used(page, rank.format("task_03"))  # loads the board's data
     page.locator("td[data-of=task_03] > .bar").first.wait_for()
-    assert used(page, ranking.replace("task_03", "task_05")) < 0.9
+    tasks = ("task_05", "task_07", "task_03", "task_01", "task_05")
+    assert min(used(page, rank.format(task)) for task in tasks) < 0.4
     page.locator("td[data-of=task_05] > .bar").first.wait_for()
+
+
+@pytest.mark.parametrize("phone", [True, False], ids=["phone", "desk"])
+def test_every_page_can_be_read_and_ends(look: Look, large: tuple[Path, dict[str, float]], phone: bool) -> None:
+    places = ["index", "table", "compare", "changes", "speed/index", "runs/run-299/index",
+              "runs/run-299/samples/task_00/1", "runs/run-299/samples/task_00/index"]  # fmt: skip
+    found = {}
+    for place in places:
+        # Of the table some rows: axe compares each target with all others.
+        page = look(large[0] / f"{place}.html", phone=phone, query="?q=model+00" if place == "table" else "")
+        if problems := breaches(page):
+            found[place] = problems
+    assert found == {}
 
 
 @pytest.mark.parametrize("scripts", [True, False], ids=["scripts", "none"])

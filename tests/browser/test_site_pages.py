@@ -20,6 +20,14 @@ TEXT_BOXES = """texts => texts.filter(text => text.getClientRects().length).map(
     const figure = text.closest("figure").querySelector("figcaption").textContent;
     return { left, right, top, bottom, figure, text: text.textContent };
 })"""
+SMALL = """() => [...document.querySelectorAll("body *")].filter(node => node.getClientRects().length).flatMap(node => {
+    const scale = node.getScreenCTM?.().a ?? 1;
+    const own = [...node.childNodes].some(part => part.nodeType === 3 && part.data.trim());
+    const styles = [own && getComputedStyle(node), ...["::before", "::after"].map(name => getComputedStyle(node, name))
+        .filter(style => !["none", "normal", '""'].includes(style.content))];
+    return styles.filter(style => style && scale * parseFloat(style.fontSize) < 11.95)
+        .map(style => `${node.tagName} ${node.className} ${scale * parseFloat(style.fontSize)}`);
+})"""
 SCROLLING = """[...document.querySelectorAll(".scroll:has(.cards)")]
     .filter(box => box.scrollWidth > box.clientWidth).map(box => box.getAttribute("aria-label"))"""
 
@@ -78,6 +86,14 @@ def test_words_of_charts_do_not_touch_on_a_phone(look: Look, site: Path) -> None
         ]  # fmt: skip
         assert touching == [], place
         assert [box["text"] for box in boxes if box["left"] < 0 or box["right"] > 390] == [], place
+
+
+@pytest.mark.parametrize("phone", [True, False], ids=["phone", "desk"])
+def test_no_text_is_smaller_than_twelve_pixels(look: Look, site: Path, phone: bool) -> None:
+    page = look(site / "index.html", phone=phone)
+    for place in (*places(site), site / "unmasking.html", site / "runs/base/samples/dare_sudoku/1.html"):
+        page.goto(place.as_uri())
+        assert page.evaluate(SMALL) == [], place
 
 
 def test_tables_of_comparisons_and_scores_are_cards_on_a_phone(look: Look, site: Path) -> None:

@@ -33,6 +33,28 @@ TABLES = [
     ("llada2.2-flash", "swe-bench-verified tau2-bench gpqa olympiadbench", "49.28 80.33 48.67 74.48"),
 ]
 
+REPORT_20 = "gaokao scibench phybench triviaqa bbeh musr zebralogic ocnli drop squad2 humaneval-cn gsm-plus"
+REPORT_21 = "phybench triviaqa bbeh musr zebralogic piqa ocnli drop squad2 gsm-plus"
+REPORTS = [  # further benchmarks of the reports of LLaDA2.0 and LLaDA2.1
+    ("llada2.0-mini", "report-2.0", "84.30 3.53 11.70 51.33 16.47 71.48 64.20 64.51 81.91 86.50 78.66 86.24"),
+    ("llada2.0-flash", "report-2.0", "93.90 4.13 30.06 66.88 27.86 80.48 82.30 71.63 87.90 90.00 89.02 89.64"),
+    ("llada2.0-mini", "report", "11.70 51.33 16.47 71.48 64.20 86.51 64.51 81.91 86.50 86.50"),
+    ("llada2.1-mini", "speed", "12.75 53.33 15.30 70.43 68.50 84.87 61.02 81.55 84.51 85.88"),
+    ("llada2.1-mini", "quality", "13.05 54.24 15.78 71.89 77.10 86.89 61.59 82.37 85.13 86.55"),
+    ("llada2.0-flash", "report", "30.06 66.88 27.86 80.48 82.30 92.76 71.63 87.90 90.00 89.74"),
+    ("llada2.1-flash", "speed", "26.04 72.55 33.51 80.10 84.20 92.44 72.17 87.55 90.65 89.23"),
+    ("llada2.1-flash", "quality", "28.23 72.93 35.77 79.84 88.90 92.17 72.75 87.86 90.80 89.69"),
+]
+
+
+@pytest.mark.parametrize(("checkpoint", "column", "values"), REPORTS)
+def test_what_a_harness_asks_too_of_the_reports_of_llada2(checkpoint, column, values):
+    benches = REPORT_20 if column == "report-2.0" else REPORT_21
+    published = [recipes.find(f"{checkpoint}/{bench}.{column}")[0].entry.published for bench in benches.split()]
+    assert [score.value for score in published] == [float(value) for value in values.split()]
+    tables = {"llada2.0-mini/report-2.0": "2512.15745", "llada2.0-flash/report-2.0": "2512.15745"}
+    assert {score.source.paper for score in published} == {tables.get(f"{checkpoint}/{column}", "2602.08676")}
+
 
 @pytest.mark.parametrize(("checkpoint", "benches", "values"), TABLES)
 def test_a_table_is_whole(checkpoint, benches, values):

@@ -1,12 +1,14 @@
 """The noise of likelihood estimators against their forward passes, on multiple-choice documents.
 
     python scripts/bench/likelihoods.py [--model tiny-llada-base] [--data-dir DIR] [--documents 2] [--seeds 8]
-        [--estimators reference:16,reference:32,fast:16] [--picture docs/likelihoods.svg]
+        [--estimators reference:16,reference:32,fast:16] [--picture docs/likelihoods.svg] [--truth pairs:4096]
 
 Every choice is scored with several seeds. Printed for each estimator and number of draws: forward passes per choice,
 the standard deviation of a likelihood over seeds and of the difference of two choices of a document, the reported
 standard error as a share of the first, and how many times fewer passes it needs than the first estimator for equal
-errors of differences. DIR contains HellaSwag and ARC with a manifest (docs/data.md).
+errors of differences. With ``--truth``, also how often ``adaptive`` (``--estimators adaptive:128``) decides, and then
+has the same choices, by sum and per character, as that estimator has. DIR contains HellaSwag and ARC with a manifest
+(docs/data.md).
 """
 
 from __future__ import annotations
@@ -57,6 +59,7 @@ def main() -> None:
     parser.add_argument("--seeds", type=int, default=8)
     parser.add_argument("--estimators", default=ESTIMATORS)
     parser.add_argument("--picture", type=Path)
+    parser.add_argument("--truth")
     args = parser.parse_args()
     model = dare_bench.load(args.model).loaded
     spec = run_spec(model=args.model, tasks=args.tasks, limit=args.documents, num_fewshot=0, data_dir=args.data_dir)
@@ -72,24 +75,15 @@ def main() -> None:
             f"{measured[0].cost / noise.cost:5.1f}x fewer passes than {measured[0].estimator}",
             flush=True,
         )
+        if args.truth is not None and name == "adaptive":
+            print(" " * 12, decided(model, requests, int(draws), args.seeds, args.truth), flush=True)
     if args.picture is not None:
         args.picture.write_text(picture(measured), encoding="utf-8")
 
 
 def measure(model: LoadedModel, requests: Sequence[Request], name: str, draws: int, seeds: int) -> EstimatorNoise:
     """The noise of one estimator over seeds."""
-    fields = {"estimator": name, "mc_num": draws}
-    copies = [
-        replace(request, key=f"{place}/{seed}", seed=request.seed + seed, decoding=fields, want_greedy=False)
-        for seed in range(seeds)
-        for place, request in enumerate(requests)
-    ]
-    answers: dict[str, Likelihood] = {}
-    for sample in model.score(copies):
-        if not isinstance(sample.answer, Likelihood):
-            raise SystemExit(f"{name}:{draws}: {sample.error}")
-        answers[sample.request.key] = sample.answer
-    rows = [[answers[f"{place}/{seed}"] for seed in range(seeds)] for place in range(len(requests))]
+    rows = answered(model, requests, name, draws, range(seeds))
     values_CS = torch.tensor([[answer.value for answer in row] for row in rows], dtype=torch.float64)
     errors_CS = torch.tensor([[answer.stderr for answer in row] for row in rows], dtype=torch.float64)
     documents: dict[tuple[str, str], list[Tensor]] = {}
@@ -101,10 +95,56 @@ def measure(model: LoadedModel, requests: Sequence[Request], name: str, draws: i
         for place, one in enumerate(choices)
         for other in choices[:place]
     ]
-    passes = sum(answer.nfe for row in rows for answer in row) / len(copies)
+    passes = sum(answer.nfe for row in rows for answer in row) / (len(requests) * seeds)
     spread = math.sqrt(float(values_CS.var(1).mean()))
     difference = math.sqrt(sum(variances) / len(variances))
     return EstimatorNoise(name, draws, passes, spread, math.sqrt(float(errors_CS.square().mean())), difference)
+
+
+def answered(
+    model: LoadedModel, requests: Sequence[Request], name: str, draws: int, seeds: range
+) -> list[list[Likelihood]]:
+    """The answers to each request, by seed."""
+    fields = {"estimator": name, "mc_num": draws}
+    copies = [
+        replace(
+            request, key=f"{place}/{seed}", seed=request.seed + seed, repeat=seed, decoding=fields, want_greedy=False
+        )
+        for seed in seeds
+        for place, request in enumerate(requests)
+    ]
+    answers: dict[str, Likelihood] = {}
+    for sample in model.score(copies):
+        if not isinstance(sample.answer, Likelihood):
+            raise SystemExit(f"{name}:{draws}: {sample.error}")
+        answers[sample.request.key] = sample.answer
+    return [[answers[f"{place}/{seed}"] for seed in seeds] for place in range(len(requests))]
+
+
+def decided(model: LoadedModel, requests: Sequence[Request], limit: int, seeds: int, truth: str) -> str:
+    """How often adaptive draws decide, and have then the choices of the estimator ``truth``, in words."""
+    name, _, draws = truth.partition(":")
+    rows = answered(model, requests, "adaptive", limit, range(seeds))
+    true = answered(model, requests, name, int(draws), range(seeds, seeds + 1))
+    places: dict[tuple[str, str, int], list[int]] = {}
+    for place, request in enumerate(requests):
+        places.setdefault(request.document, []).append(place)
+    ends = same = 0
+    for choices in places.values():
+        lengths = [len(str(requests[place].target).strip()) for place in choices]
+        best = _best([true[place][0] for place in choices], lengths)
+        stopped = [
+            [rows[place][seed] for place in choices] for seed in range(seeds) if rows[choices[0]][seed].separated
+        ]
+        ends += len(stopped)
+        same += sum(_best(each, lengths) == best for each in stopped)
+    return f"decided {ends} of {len(places) * seeds}, of these the same choices as {truth}: {same}"
+
+
+def _best(answers: Sequence[Likelihood], lengths: Sequence[int]) -> tuple[int, int]:
+    values = [answer.value for answer in answers]
+    shares = [value / length for value, length in zip(values, lengths, strict=True)]
+    return values.index(max(values)), shares.index(max(shares))
 
 
 def picture(measured: Sequence[EstimatorNoise]) -> str:

@@ -58,8 +58,8 @@ class LikelihoodEstimator(ABC):
     """Does the cost of a pair depend on its context?"""
     controlled_draws: int = 16
     """The default of ``mc_num`` for ``fast`` and its parts."""
-    most_draws: int = 128
-    """The default of ``mc_num`` for ``adaptive``, its limit."""
+    most_draws: int = 64
+    """The default of ``mc_num`` for ``adaptive``, its limit: pairs then have about the error of 128 published draws."""
     level: float = 0.95
     """The default of ``level`` for ``adaptive``: how sure it is of a best choice that it calls known."""
     causal: bool = False

@@ -147,7 +147,7 @@ def test_settings_are_checked(fields, says):
 def test_settings_are_resolved_and_no_other_estimator_has_a_level():
     resolve = golden.model().loaded.resolve_likelihood
     assert resolve({"estimator": "adaptive"}) == {
-        "estimator": "adaptive", "mc_num": 128, "cfg_scale": 0.0, "level": 0.95
+        "estimator": "adaptive", "mc_num": 64, "cfg_scale": 0.0, "level": 0.95
     }  # fmt: skip
     with pytest.raises(DecodingError, match="'level' is not known here"):
         resolve({"estimator": "fast", "level": 0.9})

@@ -10,7 +10,7 @@ from pydantic import Field, TypeAdapter, ValidationError
 
 from dare_bench import suites
 from dare_bench.config import RunSpec, not_valid, reason
-from dare_bench.errors import DareError, DecodingError, UnknownNameError, suggestion, unknown
+from dare_bench.errors import DareError, DecodingError, UnknownNameError, suggestion
 from dare_bench.harness import task_source
 from dare_bench.harness.common.requests import plain
 from dare_bench.keywords import DECODING_LIMITS, ESTIMATORS, DecodingKeywords, LikelihoodKeywords
@@ -83,11 +83,11 @@ def refuse_unknown_estimator(likelihood: Mapping[str, Any]) -> None:
         return
     for name in likelihood:
         if name not in (known := ["estimator", *LikelihoodKeywords.__annotations__]):
-            raise unknown("likelihood field", name, known)
+            raise DecodingError(f"no model family has a likelihood field {name!r}{suggestion(name, known)}")
     estimator = likelihood.get("estimator")
     for part in [] if estimator is None else str(estimator).split("+"):
         if part not in ESTIMATORS:
-            raise unknown("estimator", str(estimator), ESTIMATORS)
+            raise DecodingError(f"no model family has an estimator {estimator!r}{suggestion(part, ESTIMATORS)}")
 
 
 def _suites(spec: RunSpec) -> list[str]:

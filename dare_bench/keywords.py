@@ -146,25 +146,25 @@ DECODING_LIMITS: Mapping[str, Mapping[str, Any]] = {
 }
 """Bounds of fields, on which all families that have the field agree."""
 
-ESTIMATORS = ("auto", "exact", "reference", "fast", "chain", "sizes", "pairs", "control")
+ESTIMATORS = ("auto", "exact", "reference", "fast", "adaptive", "chain", "sizes", "pairs", "control")
 """Estimators of likelihoods; the last ones can be joined by +."""
 
 STRATEGIES: Mapping[str, tuple[Mapping[str, Any], str]] = {
     "ascending": ({'steps': None, 'rank_by': 'confidence'}, 'ASS, arXiv 2509.23924'),
     "bernoulli": ({'steps': None, 'eps': 0.001}, 'Dream, DreamLM/Dream generation_utils.py, origin'),
     "block_quota": ({'steps': None, 'rank_by': 'confidence'}, 'SDAR, JetAstra/SDAR generate.py, low_confidence_static'),
-    "carry": ({'steps': None, 'threshold': None, 'rank_by': 'confidence'}, 'Fast-dLLM, arXiv 2505.22618, Dream generation_utils.py, confidence_threshold'),
+    "carry": ({'steps': None, 'rank_by': 'confidence', 'threshold': None}, 'Fast-dLLM, arXiv 2505.22618, Dream generation_utils.py, confidence_threshold'),
     "dynamic": ({'steps': None, 'threshold': None}, 'SDAR, JetAstra/SDAR generate.py, low_confidence_dynamic; LLaDA2 generate'),
     "edit": ({'steps': None, 'threshold': None, 'edit_threshold': None, 'max_post_steps': 16, 'min_transfer': 1}, 'LLaDA2.1 generate'),
     "entropy_bound": ({'steps': None, 'bound': None}, "EB-Sampler, arXiv 2505.24857, as in SDAR's entropy_bounded and SGLang's EBSampling"),
     "eoser": ({'steps': None, 'inner': 'quota', 'gamma_min': 0.4}, 'EOSER, arXiv 2509.23924'),
-    "factor": ({'steps': None, 'factor': None, 'rank_by': 'confidence'}, 'Fast-dLLM, arXiv 2505.22618, get_transfer_index_dynamic'),
+    "factor": ({'steps': None, 'rank_by': 'confidence', 'factor': None}, 'Fast-dLLM, arXiv 2505.22618, get_transfer_index_dynamic'),
     "linear_quota": ({'steps': None, 'rank_by': 'confidence'}, 'A2D, ZHZisZZ/dllm core/samplers/mdlm.py and bd3lm.py'),
     "p2": ({'steps': None}, 'P2, arXiv 2502.03540, as in pengzhangzhi/Open-dLLM generation_utils.py'),
     "quota": ({'steps': None, 'rank_by': 'confidence'}, 'LLaDA, ML-GSAI/LLaDA generate.py'),
     "rcr": ({'steps': None, 'rank_by': 'confidence'}, 'RCR, MDPO, arXiv 2508.13148, autonomousvision/mdpo'),
     "sequential": ({'steps': None, 'rank_by': 'confidence'}, 'SDAR, JetAstra/SDAR generate.py, sequential'),
-    "threshold": ({'steps': None, 'threshold': None, 'rank_by': 'confidence'}, 'Fast-dLLM, arXiv 2505.22618, get_transfer_index'),
+    "threshold": ({'steps': None, 'rank_by': 'confidence', 'threshold': None}, 'Fast-dLLM, arXiv 2505.22618, get_transfer_index'),
     "time_quota": ({'steps': None, 'rank_by': 'confidence', 'order_temperature': 0.0, 'eps': 0.001}, 'Dream, DreamLM/Dream generation_utils.py'),
 }
 """The fields with their defaults, and the source, of each strategy."""

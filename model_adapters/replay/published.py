@@ -11,6 +11,7 @@ Shape letters: n open positions of the row, N of all rows, R rows, W window leng
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from copy import copy
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -73,8 +74,8 @@ class Stream:
     def leave_block(self, row: RowState, vocab: int) -> None:
         """Draw for the forwards that the published code makes in a finished block."""
         forwards = left_in_block(row, row.step)
-        if forwards > 0:
-            row.step, row.opened = max(row.step, 1), True
+        row = copy(row)
+        row.opened = True
         for _ in range(forwards):
             self.draw(row, vocab, 0)
         self._noise = None

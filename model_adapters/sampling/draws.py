@@ -1,14 +1,13 @@
 """Where random numbers come from: a function of the row's key, the forward and the position, so that a row's do not
-depend on other rows. A :class:`ReplayedDraws` injects those of published code instead.
+depend on other rows. A ``state.ReplayedDraws`` injects those of published code instead.
 
 Shape letters: N open positions, V vocabulary.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, Literal, Protocol
+from typing import Literal
 
 import torch
 from torch import Tensor
@@ -62,25 +61,6 @@ class ReferencePolicy:
     replay: bool = False
     noise: NoiseRule = "gumbel"
     count: CountRule = "forwards"
-
-
-class ReplayedDraws(Protocol):
-    """The random numbers of published code for one row (``replay.published.Stream``)."""
-
-    def mark(self) -> None:
-        """Before a forward, which may fail: see :meth:`back`."""
-
-    def back(self) -> None:
-        """The forward failed: its random numbers come again."""
-
-    def draws(self, sampler: Any, positions: Positions, rows: Sequence[Any], vocab: int) -> Draws:
-        """What is drawn in a forward for the rows that ``sampler`` decides, of all ``rows``."""
-
-    def leave_block(self, row: Any, vocab: int) -> None:
-        """Draw for the forwards that the published code makes in a finished block."""
-
-    def canvas(self, row: Any, vocab: int) -> Tensor:
-        """Random tokens for the next forward of a row, by column of the block."""
 
 
 def inverse_cdf(logits_NV: Tensor, uniform_N: Tensor) -> tuple[Tensor, Tensor]:

@@ -5,16 +5,36 @@ from __future__ import annotations
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Protocol
 
 import torch
 from torch import Tensor
 
 from dare_bench.model_adapters.backbone.pages import RowPages
 from dare_bench.model_adapters.sampling.attention import CachePolicy
-from dare_bench.model_adapters.sampling.draws import ReplayedDraws
+from dare_bench.model_adapters.sampling.draws import Draws
+from dare_bench.model_adapters.sampling.records import Positions
 from dare_bench.model_adapters.sampling.sampler import Sampler
 from dare_bench.types import Event
+
+
+class ReplayedDraws(Protocol):
+    """The random numbers of published code for one row (``replay.published.Stream``)."""
+
+    def mark(self) -> None:
+        """Before a forward, which may fail: see :meth:`back`."""
+
+    def back(self) -> None:
+        """The forward failed: its random numbers come again."""
+
+    def draws(self, sampler: Sampler, positions: Positions, rows: Sequence[RowState], vocab: int) -> Draws:
+        """What is drawn in a forward for the rows that ``sampler`` decides, of all ``rows``."""
+
+    def leave_block(self, row: RowState, vocab: int) -> None:
+        """Draw for the forwards that the published code makes in a finished block."""
+
+    def canvas(self, row: RowState, vocab: int) -> Tensor:
+        """Random tokens for the next forward of a row, by column of the block."""
 
 
 @dataclass(eq=False)

@@ -41,7 +41,7 @@ def answers(model, family, way, **more):
     fields = {**WAYS[family][way], "trajectory": True, "predictions": True, "near_tie": True, **more}
     got = model.generate(prompts(family)[:4], seed=3, max_rows=3, **fields)
     found = [
-        (a.tokens, a.reference_nfe, a.finish_reason, a.near_tie, a.predictions, [e[:4] for e in a.trajectory])
+        (a.tokens, a.reference_nfe, a.finish_reason, a.near_tie, a.predictions, list(a.trajectory))
         for a in got
     ]
     return found, sum(a.nfe for a in got)

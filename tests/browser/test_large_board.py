@@ -112,8 +112,8 @@ def test_searching_sorting_and_ranking_are_quick(look: Look, table: Path) -> Non
 
 @pytest.mark.parametrize("phone", [True, False], ids=["phone", "desk"])
 def test_every_page_can_be_read_and_ends(look: Look, large: tuple[Path, dict[str, float]], phone: bool) -> None:
-    places = ["index", "table", "compare", "changes", "speed/index", "runs/run-299/index",
-              "runs/run-299/samples/task_00/1", "runs/run-299/samples/task_00/index"]  # fmt: skip
+    places = ["index", "table", "compare", "changes", "speed/index", "speed/1-task_00", "checkpoints/000000000000--50",
+              "runs/run-299/index", "runs/run-299/samples/task_00/1", "runs/run-299/samples/task_00/index"]  # fmt: skip
     found = {}
     for place in places:
         # Of the table some rows: axe compares each target with all others.

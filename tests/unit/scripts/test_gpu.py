@@ -45,9 +45,7 @@ def test_the_tests_that_need_cuda_are_found(gpu):
     """Here, where there is no GPU, they are skipped, and none of them fails."""
     words = "import sys; sys.path.insert(0, 'scripts'); import gpu; print(list(gpu.tests('cuda', True)))"
     done = subprocess.run([sys.executable, "-c", words], cwd=ROOT, capture_output=True, text=True)
-    assert done.stdout.endswith("['passed']\n") and re.search(r"\d+ skipped, \d+ deselected", done.stdout), (
-        done.stderr
-    )
+    assert done.stdout.endswith("['passed']\n") and re.search(r"\d+ skipped, \d+ deselected", done.stdout), done.stderr
 
 
 def test_a_skipped_part_runs_again(gpu, monkeypatch):

@@ -11,6 +11,7 @@ import torch
 from graph_stand_in import RecordedGraphs
 from sampler_ways import MORE_WAYS as WAYS
 from sampler_ways import prompts
+from trajectories import close_events
 
 from dare_bench import load
 from dare_bench.model_adapters.backbone.attention import BACKENDS
@@ -48,7 +49,7 @@ def answers(model, family, way):
     """Tokens, forwards, end and events of four prompts, three rows at a time."""
     fields = {**WAYS[family][way], "trajectory": True}
     got = model.generate(prompts(family)[:4], seed=3, max_rows=3, **fields)
-    return [(a.tokens, a.nfe, a.reference_nfe, a.finish_reason, list(a.trajectory)) for a in got]
+    return [(a.tokens, a.nfe, a.reference_nfe, a.finish_reason, close_events(a)) for a in got]
 
 
 @pytest.mark.parametrize(("family", "way"), CASES)

@@ -70,18 +70,18 @@ def held(x: Any) -> list[Tensor]:
 
 
 class RecordedGraphs:
-    """Takes the place of ``CudaGraphs``, for turns that are not compiled; counts what it made and replayed."""
+    """Takes the place of ``CudaGraphs``, for forwards that are not compiled; counts what it made and replayed."""
 
     def __init__(self) -> None:
         self.made = self.replayed = 0
 
-    def __call__(self, turn: Any) -> Any:
-        state, network = turn.args
+    def __call__(self, forward: Any) -> Any:
+        state, network = forward.args
         own = held(state)
         places = [(tensor, storage(tensor), tensor.shape) for tensor in own]
         before = [tensor.clone() for tensor in own]
         with Recording([*network.parameters(), *network.buffers(), *own]) as recording:
-            made = turn()
+            made = forward()
         for tensor, values in zip(own, before, strict=True):  # while it is captured, a GPU computes nothing
             tensor.copy_(values)
         self.made += 1

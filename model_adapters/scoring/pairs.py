@@ -39,7 +39,7 @@ class ScoredPair:
     pages: RowPages = field(default_factory=RowPages)
     """The clean blocks before the target's last one, in the cache."""
     is_greedy: bool | None = None
-    greedy_turns: int = 0
+    greedy_forwards: int = 0
     canvases: int = 0
     """Different canvases that the network saw of this pair, counted in each pass."""
     seen: int = 0
@@ -115,7 +115,7 @@ class ScoredPair:
             value, deviations_R = self.estimator.estimate(self.parts, self.losses)
         exact = all(part.round_size == 0 for part in self.parts)
         alike = all(part.round_size == 0 or part.masks_Mn.shape[1] == 1 for part in self.parts)
-        passes = self.canvases + (self.clean > 0) + self.greedy_turns
+        passes = self.canvases + (self.clean > 0) + self.greedy_forwards
         return Likelihood(
             value=value,
             stderr=float(deviations_R.norm()),

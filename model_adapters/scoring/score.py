@@ -134,7 +134,7 @@ def _greedy(model: ScoredModel, pairs: Sequence[ScoredPair], max_rows: int | Non
         )
         for row in loop:
             row.tag.is_greedy = row.response() == row.tag.answer
-            row.tag.greedy_turns = row.forward
+            row.tag.greedy_forwards = row.forward
 
 
 @torch.no_grad()
@@ -145,5 +145,5 @@ def _greedy_causal(model: ScoredModel, pairs: Sequence[ScoredPair], stats: LoopS
         at = torch.arange(len(pair.context) - 1, len(whole) - 1, device=model.device)
         logits_NV = model.network(whole, plan=Plan((len(whole),), clean=(len(whole),)), logits_at=at).logits
         pair.is_greedy = bool((logits_NV.argmax(-1) == whole[at + 1]).all())
-        pair.greedy_turns = 1
+        pair.greedy_forwards = 1
         stats.count(1, len(whole))

@@ -62,6 +62,17 @@ def test_the_same_tokens_on_a_device(family, way, on_device):
     assert counts["launches"] > counts["waits"] > 0
 
 
+@pytest.mark.parametrize(("family", "way"), [x for x in dict(reversed(CASES)).items() if x[0] != "diffusion_gemma"])
+def test_what_is_recorded_is_that_of_the_cpu(family, way, on_device):
+    """Near ties and predictions, in one way of each family that records them."""
+    fields = {"seed": 3, "near_tie": True, "predictions": True, **WAYS[family][way]}
+    got, expected = (
+        [(a.near_tie, a.predictions) for a in model.generate(prompts(family)[:1], **fields)]
+        for model in (on_device(family), golden.model(family))
+    )
+    assert got == expected and got[0][1]
+
+
 @pytest.mark.parametrize(
     "way", [("llada", "low_confidence"), ("sdar", "low_confidence_static 4 T=0.8"), ("dream", "entropy")]
 )

@@ -54,7 +54,7 @@ def test_answers_are_those_without_drafts(family, way, monkeypatch):
     assert listed == expected and fewer <= forwards
     monkeypatch.setattr(model.loaded.network, "attention", BACKENDS["padded"])
     monkeypatch.setattr(
-        model.loaded, "frames", Frames(model.loaded.network, compiler=lambda turn: turn, capture=RecordedGraphs())
+        model.loaded, "frames", Frames(model.loaded.network, compiler=lambda step: step, capture=RecordedGraphs())
     )
     assert answers(model, family, way, draft_steps=3) == (expected, fewer)
 

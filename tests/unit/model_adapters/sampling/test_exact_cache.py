@@ -115,8 +115,9 @@ def test_few_shot_prefixes_are_computed_once(family, rows):
     assert stats.row_forwards == sum(a.nfe for a in together)
 
 
-def test_rows_wait_a_turn_for_a_prefix_that_is_being_committed():
-    """The first row commits the prefix alone; the others, one turn later, start from it. A stranger does not wait."""
+def test_rows_wait_a_forward_for_a_prefix_that_is_being_committed():
+    """The first row commits the prefix alone; the others, one forward later, start from it. A stranger
+    does not wait."""
     few_shot = tokens(16, 9)
     stranger = tokens(18, 1)
     prompts = [[*few_shot, 1], [*few_shot, 2], stranger, [*few_shot, 3]]

@@ -21,8 +21,8 @@ from dare_bench.types import Request
 CASES = [(family, way) for family, ways in WAYS.items() for way in ways]
 
 
-def plain(turn):
-    return turn
+def plain(step):
+    return step
 
 
 WITHOUT = {("fast_dllm_v2", "sub_block"), *(("dream", way) for way in ("topk_margin", "entropy after top-p"))}
@@ -53,7 +53,7 @@ def answers(model, family, way):
 
 
 @pytest.mark.parametrize(("family", "way"), CASES)
-def test_turns_of_static_shape_answer_as_others(family, way, framed):
+def test_steps_of_static_shape_answer_as_others(family, way, framed):
     """As CUDA graphs capture them, by a stand-in that fails on what cannot be captured; and without frames."""
     listed, capture = answers(golden.model(family), family, way), RecordedGraphs()
     model = framed(family, compiler=plain, capture=capture)
@@ -63,7 +63,7 @@ def test_turns_of_static_shape_answer_as_others(family, way, framed):
     assert answers(model, family, way) == listed
 
 
-def test_near_ties_are_those_of_other_turns(framed, monkeypatch):
+def test_near_ties_are_those_of_other_steps(framed, monkeypatch):
     """With a size of 0.02, so that there are some."""
     monkeypatch.setattr("dare_bench.model_adapters.sampling.logits.TIE", 0.02)
 
@@ -104,7 +104,7 @@ ONE_SHAPE = {
 
 
 @pytest.mark.parametrize("family", ["llada", "dream", "sdar", "llada2", "fast_dllm_v2"])
-def test_turns_of_one_shape_are_one_graph(family, framed, monkeypatch):
+def test_steps_of_one_shape_are_one_graph(family, framed, monkeypatch):
     """Traced once and without a break. Sixteen prompts of one length, two rows at a time, are many packs."""
     asked = [[3 + (5 * i + j) % 40 for j in range(12)] for i in range(16)]
     fields = ONE_SHAPE[family]
@@ -120,7 +120,7 @@ def test_turns_of_one_shape_are_one_graph(family, framed, monkeypatch):
 
 @pytest.mark.slow
 @pytest.mark.skipif(which("g++") is None, reason="PyTorch compiles for a CPU with g++, which is not installed")
-def test_compiled_turns_answer_as_others(framed, monkeypatch):
+def test_compiled_steps_answer_as_others(framed, monkeypatch):
     monkeypatch.setattr("torch._inductor.config.compile_threads", 1)  # else processes that import PyTorch are started
     asked, fields = [[3 + j for j in range(12)], [9 + j for j in range(12)]], {"gen_length": 8, "block_length": 4}
     listed = [a.tokens for a in golden.model().generate(asked, **fields)]

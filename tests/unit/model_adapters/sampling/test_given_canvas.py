@@ -32,13 +32,13 @@ class Blocks:
     def block(self, position: int) -> int:
         return (self.prompt + position - self.sampler.origin(self.prompt)) // self.sampler.block_length
 
-    def start(self, events: list[Event], turn: int) -> tuple[list[int], int]:
-        """The canvas before forward ``turn``, and the forwards that its first block with masks had. A block begins with
-        the forward after the last one that wrote into an earlier block, which holds where tokens are not edited."""
-        canvas = canvas_before(events, turn, self.length, self.mask_id)
+    def start(self, events: list[Event], forward: int) -> tuple[list[int], int]:
+        """The canvas before a forward, and the forwards that its first block with masks had. A block begins with the
+        forward after the last one that wrote into an earlier block, which holds where tokens are not edited."""
+        canvas = canvas_before(events, forward, self.length, self.mask_id)
         block = self.block(canvas.index(self.mask_id))
-        earlier = [event.step for event in events if self.block(event.position) < block and event.step < turn]
-        return canvas, turn - (max(earlier, default=-1) + 1)
+        earlier = [event.step for event in events if self.block(event.position) < block and event.step < forward]
+        return canvas, forward - (max(earlier, default=-1) + 1)
 
 
 def asked(family: str, fields: dict) -> list[Request]:
@@ -50,7 +50,7 @@ def asked(family: str, fields: dict) -> list[Request]:
     ]
 
 
-def later(request: Request, tag: str, canvas: list[int], step: int, turn: int) -> Request:
+def later(request: Request, tag: str, canvas: list[int], step: int, forward: int) -> Request:
     return Request(
         f"{request.key} {tag}",
         "generate",
@@ -59,13 +59,13 @@ def later(request: Request, tag: str, canvas: list[int], step: int, turn: int) -
         seed=request.seed,
         canvas=canvas,
         start_step=step,
-        start_forward=turn,
+        start_forward=forward,
     )
 
 
-def known(result: Generation, turn: int) -> tuple:
-    """What a row did from forward ``turn`` on."""
-    events = [(e.step, e.op, e.position, e.token) for e in result.trajectory if e.step >= turn]
+def known(result: Generation, forward: int) -> tuple:
+    """What a row did from forward ``forward`` on."""
+    events = [(e.step, e.op, e.position, e.token) for e in result.trajectory if e.step >= forward]
     return result.tokens, result.finish_reason, events
 
 
@@ -77,19 +77,19 @@ def test_a_row_that_goes_on_gives_the_same_tokens(family: str, way: str) -> None
     wanted, continued = {}, []
     for request in requests:
         blocks, whole = Blocks(family, request), ordinary[request.key]
-        for turn in range(1, whole.nfe // blocks.sampler.passes_per_forward):
-            canvas, step = blocks.start(whole.trajectory, turn)
+        for forward in range(1, whole.nfe // blocks.sampler.passes_per_forward):
+            canvas, step = blocks.start(whole.trajectory, forward)
             if "editing" in way and blocks.block(canvas.index(blocks.mask_id)) > 0:
                 break  # whether the block before is still edited cannot be seen from the canvas
-            continued.append(later(request, str(turn), canvas, step, turn))
-            wanted[continued[-1].key] = whole, turn
+            continued.append(later(request, str(forward), canvas, step, forward))
+            wanted[continued[-1].key] = whole, forward
     assert len(continued) >= 3
     mixed = random.Random(2).sample([*continued, *requests], len(continued) + len(requests))
     result = golden.answers(family, mixed, 7)
-    per_turn = Blocks(family, requests[0]).sampler.passes_per_forward
-    for key, (whole, turn) in wanted.items():
-        assert known(result[key], turn) == known(whole, turn), key
-        assert result[key].nfe == result[key].reference_nfe == whole.nfe - turn * per_turn
+    per_forward = Blocks(family, requests[0]).sampler.passes_per_forward
+    for key, (whole, forward) in wanted.items():
+        assert known(result[key], forward) == known(whole, forward), key
+        assert result[key].nfe == result[key].reference_nfe == whole.nfe - forward * per_forward
     for request in requests:
         assert known(result[request.key], 0) == known(ordinary[request.key], 0)
 
@@ -102,13 +102,13 @@ def test_an_approximate_cache_starts_anew_at_a_block(family: str, way: str) -> N
     at_blocks, inside = [], []
     for request in requests:
         blocks, whole = Blocks(family, request), ordinary[request.key]
-        for turn in range(1, whole.nfe):
-            canvas, step = blocks.start(whole.trajectory, turn)
-            (inside if step else at_blocks).append((later(request, str(turn), canvas, step, turn), turn))
+        for forward in range(1, whole.nfe):
+            canvas, step = blocks.start(whole.trajectory, forward)
+            (inside if step else at_blocks).append((later(request, str(forward), canvas, step, forward), forward))
     assert at_blocks and inside
     result = golden.answers(family, [request for request, _ in [*at_blocks, *inside]], 5)
-    for request, turn in at_blocks:
-        assert known(result[request.key], turn) == known(ordinary[request.key.split()[0]], turn)
+    for request, forward in at_blocks:
+        assert known(result[request.key], forward) == known(ordinary[request.key.split()[0]], forward)
     for request, _ in inside:
         assert result[request.key].residual_masks == 0
         mask_id, tokens = golden.model(family).spec.mask_id, result[request.key].tokens

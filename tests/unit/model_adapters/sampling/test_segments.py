@@ -25,11 +25,11 @@ def asked(family: str, fields: dict) -> list[Request]:
     ]
 
 
-def going_on(request: Request, answer: Generation, turn: int, end_forward: int | None) -> Request:
+def going_on(request: Request, answer: Generation, forward: int, end_forward: int | None) -> Request:
     """From the end of a segment to the next."""
     assert answer.end_step is not None
     return replace(
-        request, canvas=answer.tokens, start_step=answer.end_step, start_forward=turn, end_forward=end_forward
+        request, canvas=answer.tokens, start_step=answer.end_step, start_forward=forward, end_forward=end_forward
     )
 
 
@@ -38,11 +38,11 @@ def test_a_path_in_segments_is_the_path_at_once(family: str, way: str) -> None:
     """Three segments of random lengths, beside rows that do not end, with the same seed: tokens, events, log-
     probabilities, predictions and forwards."""
     requests = asked(family, WAYS[family][way])
-    per_turn = golden.model(family).loaded.sampler(requests[0])[1].passes_per_forward
+    per_forward = golden.model(family).loaded.sampler(requests[0])[1].passes_per_forward
     whole, rng = golden.answers(family, requests), random.Random(1)
-    long = [request for request in requests if whole[request.key].nfe // per_turn >= 3]
+    long = [request for request in requests if whole[request.key].nfe // per_forward >= 3]
     assert long
-    ends = {r.key: sorted(rng.sample(range(1, whole[r.key].nfe // per_turn), 2)) for r in long}
+    ends = {r.key: sorted(rng.sample(range(1, whole[r.key].nfe // per_forward), 2)) for r in long}
     beside = [replace(r, key=f"{r.key} whole") for r in requests]
     first = golden.answers(family, [*(replace(r, end_forward=ends[r.key][0]) for r in long), *beside], 5)
     second = golden.answers(family, [going_on(r, first[r.key], *ends[r.key]) for r in long], 4)
@@ -58,8 +58,8 @@ def test_a_path_in_segments_is_the_path_at_once(family: str, way: str) -> None:
         assert [event[:4] for event in events] == [event[:4] for event in wanted.trajectory]
         assert [e.logprob for e in events] == pytest.approx([e.logprob for e in wanted.trajectory], abs=1e-5)
         assert [seen for part in parts for seen in part.predictions] == wanted.predictions
-        turns = [part.nfe // per_turn for part in parts]
-        assert turns[:2] == [ends[request.key][0], ends[request.key][1] - ends[request.key][0]]
+        forwards = [part.nfe // per_forward for part in parts]
+        assert forwards[:2] == [ends[request.key][0], ends[request.key][1] - ends[request.key][0]]
         assert sum(part.nfe for part in parts) == wanted.nfe and parts[0].reference_nfe == parts[0].nfe
 
 

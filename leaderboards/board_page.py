@@ -31,6 +31,8 @@ from dare_bench.runs.writer import dumps
 
 FIRST = "table.html"
 """The page of a site's first board."""
+NAME, LINE = 36, 62
+"""Characters of a name that is not cut, and of a name with its badges and chips that fit on one line."""
 SCORE_FIELDS = ("value", "lo", "hi", "n", "tier", "fingerprint")
 _ROW_FIELDS = {
     "rank": ("rank", "rank_shared"),
@@ -237,8 +239,8 @@ def _table_values(view: BoardView) -> dict[str, Any]:
         ],
         "columns": COLUMNS,
         "rows": [
-            (row, weakest(cell.score.tier for cell in row.cells if cell) or "", chips)
-            for row, chips in zip(rows, _chips(rows), strict=True)
+            (row, weakest(cell.score.tier for cell in row.cells if cell) or "", name, chips, _is_long(row, name, chips))
+            for row, name, chips in zip(rows, _names(rows), _chips(rows), strict=True)
         ],
         "show_mean": len(view.of_mean),
         "tall": len(rows) >= TALL,
@@ -250,6 +252,30 @@ def _table_values(view: BoardView) -> dict[str, Any]:
             *(f"static/{name}.js" for name in SCRIPTS),
         ],
     }
+
+
+def _names(rows: Sequence[BoardRow]) -> list[tuple[str, str, str]]:
+    """The start, middle and end of each name; in one line the middle is left out. It is empty where the name is short,
+    or where another name would read the same without it."""
+    half = NAME // 2
+    parts = list[tuple[str, str, str]]()
+    for title in (one_line(row.name.title, 500) for row in rows):
+        parts.append((title[:half], title[half:-half], title[-half:]) if len(title) > NAME else (title, "", ""))
+    titles: dict[tuple[str, str], set[str]] = defaultdict(set)
+    for start, middle, end in parts:
+        titles[start, end].add(middle)
+    return [
+        (start, middle, end) if len(titles[start, end]) == 1 else (start + middle + end, "", "")
+        for start, middle, end in parts
+    ]
+
+
+def _is_long(row: BoardRow, name: tuple[str, str, str], chips: Sequence[str]) -> bool:
+    """Does a row need more than one line, so that what distinguishes it from others of its name is not left out?"""
+    family_and_size = {row.main.family, compact(row.main.parameters) if row.main.parameters else ""}
+    facts = [*(badge.text for badge in row.badges), *(chip for chip in chips if chip not in family_and_size)]
+    title = len(name[0]) + len(name[2])
+    return title > NAME or 1.2 * title + sum(len(fact) + 4 for fact in facts) > LINE
 
 
 def _chips(rows: Sequence[BoardRow]) -> list[list[str]]:

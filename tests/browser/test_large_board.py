@@ -174,3 +174,13 @@ def test_pages_of_tasks_and_releases_are_sound_and_fit(look: Look, tmp_path: Pat
 
 def test_the_table_is_sound_and_fits(look: Look, table: Path) -> None:
     assert faults_in_all_views(look(table, query="?q=model+00")) == []
+
+
+def test_on_a_phone_the_pairs_of_the_comparison_are_a_list_that_fits(look: Look, large: tuple[Path, Any]) -> None:
+    page = look(large[0] / "compare.html", phone=True)
+    region = page.locator(".scroll:has(> .matrix)")
+    assert region.evaluate("node => node.scrollWidth <= node.clientWidth")
+    pairs = page.locator(".matrix td:visible")
+    assert pairs.count() == 8 * 7 // 2 and page.locator(".matrix th:visible").count() == 8
+    assert pairs.evaluate_all("nodes => nodes.every((node) => node.getBoundingClientRect().height <= 34)")
+    assert pairs.first.get_attribute("data-of") == "minus B" and page.locator(".key").nth(1).inner_text() == "B"

@@ -71,7 +71,9 @@ def test_the_matrix_is_what_the_paired_statistics_give(built: tuple[Path, Path])
             assert table[at][other] == f"{short_difference(each.value, True)} {bounds} {p}"
     assert [table[at][at] for at in range(4)] == ["–"] * 4
     html = (out / "compare.html").read_text()
-    assert html.count('<td class="better">') == html.count('<td class="worse">') == 5  # best and good do not differ
+    for one, other in (("better", "worse mirrored"), ("worse", "better mirrored")):
+        assert html.count(f'<td class="{one}"') == html.count(f'<td class="{other}"')
+    assert html.count('<td class="better') == html.count('<td class="worse') == 5  # best and good do not differ
 
 
 def test_many_runs_make_few_pairs(tmp_path: Path) -> None:

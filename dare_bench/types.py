@@ -345,6 +345,8 @@ class ModelSpec:
     """What stands in the place of an empty prompt, where the published sampler needs a token there."""
     blocks_from: Literal["start", "answer"] = "start"
     """Are the blocks of decoding counted from the first token, or from the end of the prompt?"""
+    causal_prefix: bool = False
+    """Do the clean tokens before a block attend causally, and not by blocks (Nemotron-Labs-Diffusion)?"""
     quantize: str | None = None
     """``int8`` or ``int4`` if the layers' matrices are held so; products and everything else are in ``dtype``."""
 

@@ -256,8 +256,11 @@ class NativeModel(ScoredModel):
             if block_length is not None:
                 raise DecodingError(f"block_length={block_length}: {self.family.name} has no attention on a grid")
             plan = Plan((len(tokens),), clean=(0,))  # all of them are a canvas, without a prompt
+        if self.spec.causal_prefix:  # each block reads the clean copy of those before it
+            plan = Plan((2 * len(tokens),), grid, copies=2, causal_prefix=True)
+            tokens = [*tokens, *tokens]
         packed = torch.tensor(tokens, dtype=torch.long, device=self.device)
-        return self.of_tokens(self.network(packed, plan=plan).logits.float().cpu())
+        return self.of_tokens(self.network(packed, plan=plan).logits[: plan.tokens // plan.copies].float().cpu())
 
 
 class _Observed(list[Event]):
@@ -283,7 +286,7 @@ def _alike(rows: Iterator[RowState]) -> Iterator[tuple[RowState, Iterator[RowSta
     pulling no further than needed."""
     following: list[RowState] = []
 
-    def kind(row: RowState) -> tuple[int, int, bool]:
+    def kind(row: RowState) -> tuple[int, int, bool | str]:
         attention = row.sampler.attention
         return row.mask_id, row.sampler.block_length if attention.causal else 0, attention.predicts_next
 

@@ -137,6 +137,7 @@ def _spec(family: FamilyRules, network: DiffusionNetwork, ids: SpecialIds, path:
         attention="bidirectional" if arch.block_length is None else "block-causal",
         block_length=arch.block_length,
         blocks_from=family.blocks_from,
+        causal_prefix=arch.causal_prefix,
         predicts=family.predicts,
         noise=family.noise,
         dtype=str(config.dtype).removeprefix("torch."),
@@ -166,7 +167,7 @@ def _check_compiled(family: FamilyRules, arch: Arch, device: torch.device, setti
         reason = "takes one device, not device='auto'; name a device, or leave compile out"
     elif settings.adapter is not None:
         reason = f"takes no adapter ({settings.adapter}); merge it first: dare-bench export merge"
-    elif family.noise == "uniform" or (arch.moe is not None and arch.moe.pool):
+    elif family.noise == "uniform" or arch.causal_prefix or (arch.moe is not None and arch.moe.pool):
         reason = f"does not work with {family.name}, whose steps have no static shapes; leave it out"
     elif device.type == "cpu" and not any(map(which, ("g++", "clang++", os.environ.get("CXX", "g++")))):
         reason = "needs a C++ compiler, and there is no g++ or clang++; install one, or leave it out"
@@ -179,6 +180,11 @@ def _backend(name: str | None, arch: Arch, device: torch.device, dtype: torch.dt
     if arch.by_layer and name in ("flex", "varlen"):
         raise UsageError(
             f"attention={name!r} computes no network whose layers differ (sliding windows); use padded or sdpa, or "
+            "leave it out"
+        )
+    if arch.causal_prefix and name == "flex":
+        raise UsageError(
+            "attention='flex' computes no network whose clean tokens attend causally; use padded, sdpa or varlen, or "
             "leave it out"
         )
     if arch.by_layer and name in (None, "auto"):

@@ -57,7 +57,7 @@ def inputs(copies: MaskedCopies, spec: ModelSpec, block_length: int | None = Non
     """The input of the network of ``spec``; ``block_length`` overrides the model's."""
     block_length = spec.block_length if block_length is None else block_length
     if block_length is not None:
-        return two_copies(copies, block_length, spec.predicts == "next")
+        return two_copies(copies, block_length, spec.predicts == "next", spec.causal_prefix)
     at_N = predicted_from(copies.batch, copies.at_N) if spec.predicts == "next" else copies.at_N
     return Inputs(copies.seen_T, copies.batch.column_T, Plan(copies.batch.lengths), at_N, copies.target_N)
 
@@ -71,7 +71,7 @@ def predicted_from(batch: Batch, at_N: Tensor) -> Tensor:
     return at_N - (batch.column_T[at_N] > 0).long()
 
 
-def two_copies(copies: MaskedCopies, block_length: int, shifted: bool = False) -> Inputs:
+def two_copies(copies: MaskedCopies, block_length: int, shifted: bool = False, causal_prefix: bool = False) -> Inputs:
     """The input of block diffusion: each copy as [seen | clean]; tokens are hidden and scored in the first copy.
 
     With a ``shifted`` head, a block's first token is predicted by the last state of the seen block before it, as in
@@ -85,5 +85,5 @@ def two_copies(copies: MaskedCopies, block_length: int, shifted: bool = False) -
     tokens_U = torch.empty(2 * len(copies.seen_T), dtype=copies.seen_T.dtype)
     tokens_U[seen_T] = copies.seen_T
     tokens_U[seen_T + length_R[batch.row_T]] = batch.tokens_T
-    plan = Plan(tuple(2 * n for n in batch.lengths), block_length, copies=2)
+    plan = Plan(tuple(2 * n for n in batch.lengths), block_length, copies=2, causal_prefix=causal_prefix)
     return Inputs(tokens_U, plan.positions(), plan, seen_T[at_N], copies.target_N)

@@ -18,13 +18,14 @@ def phased_mask(length: int, block_length: int, phase_R: Tensor) -> Tensor:
     return (block_RL[:, :, None] >= block_RL[:, None, :])[:, None]
 
 
-def block_mask(length: int, block_length: int, copies: int, device: torch.device) -> Tensor:
+def block_mask(length: int, block_length: int, copies: int, device: torch.device, causal: bool = False) -> Tensor:
     """Attention in blocks on a grid from column 0, among the tokens of a row: boolean [1, 1, L, L]. ``copies`` 2: the
-    row is [noisy | clean] (see :class:`~dare_bench.diffusion.plan.Plan`)."""
+    row is [noisy | clean], whose clean half may attend causally (see :class:`~dare_bench.diffusion.plan.Plan`)."""
     block = torch.arange(length // copies, device=device) // block_length
     clean = block[:, None] >= block[None, :]
     if copies == 1:
         return clean[None, None]
+    clean = clean.tril() if causal else clean
     noisy, past = block[:, None] == block[None, :], block[:, None] > block[None, :]
     top, bottom = torch.cat([noisy, past], dim=1), torch.cat([torch.zeros_like(clean), clean], dim=1)
     return torch.cat([top, bottom])[None, None]

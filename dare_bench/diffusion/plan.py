@@ -129,10 +129,10 @@ class Plan:
     ``block_length`` None: bidirectional inside a row; otherwise block-causal on a grid from column 0: a query attends
     to its own block and to earlier ones. ``copies`` 2: each row is [noisy | clean], the two halves at the same
     positions: noisy block b attends to itself and to the clean blocks before it, clean block b to the clean ones up to
-    b (block diffusion training, arXiv 2503.09573). ``starts`` are the columns of the rows' first tokens, 0 unless
-    given; block-causal rows start on the grid, unless ``phases`` says how many columns each row lacks of its first
-    block. ``sequence``: the ranks that compute the pack together, without a cache. ``filled``: sizes of the padded
-    view.
+    b (block diffusion training, arXiv 2503.09573), or, with ``causal_prefix``, causally. ``starts`` are the columns of
+    the rows' first tokens, 0 unless given; block-causal rows start on the grid, unless ``phases`` says how many columns
+    each row lacks of its first block. ``sequence``: the ranks that compute the pack together, without a cache.
+    ``filled``: sizes of the padded view.
 
     ``clean``: the first so many tokens of each row attend causally, the others, its canvas, to the whole row and to all
     that it reads, which are the columns before it in their order. With a ``window``, a clean token attends to so many
@@ -149,6 +149,7 @@ class Plan:
     clean: tuple[int, ...] | None = None
     window: int | None = None
     phases: tuple[int, ...] | None = None
+    causal_prefix: bool = False
     groups: tuple[Group, ...] = field(init=False)
     _computed: dict[tuple[Hashable, ...], Any] = field(init=False, compare=False, repr=False, default_factory=dict)
 
@@ -265,7 +266,7 @@ class Plan:
         if self.copies == 1 or self.block_length is None:  # a row's mask is a part of the longest one's
             own = self._mask_of(group, device)
         else:
-            masks = ((n, block_mask(n, self.block_length, self.copies, device)) for n in lengths)
+            masks = ((n, block_mask(n, self.block_length, self.copies, device, self.causal_prefix)) for n in lengths)
             own = torch.cat([pad(mask, (0, group.length - n, 0, group.length - n)) for n, mask in masks])
         placed = self._computed.get(("tables", device))
         length_R = torch.tensor(lengths, device=device) if placed is None else placed["lengths"]
@@ -319,7 +320,7 @@ class Plan:
             phase_R = self._phases(g)
             if any(phase_R):
                 return phased_mask(g.length, self.block_length, torch.tensor(phase_R, device=device))
-            return block_mask(g.length, self.block_length, self.copies, device)
+            return block_mask(g.length, self.block_length, self.copies, device, self.causal_prefix)
         return self._attends(g, None).to(device) if any(self.clean[g.row : g.row + g.rows]) else None
 
     def _attends(self, g: Group, column_E: Tensor | None) -> Tensor:

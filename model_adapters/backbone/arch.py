@@ -102,6 +102,18 @@ class RopeScaling:
 
 
 @dataclass(frozen=True)
+class Yarn:
+    """YaRN's scaled rotary positions (arXiv 2309.00071), without a factor on attention: frequencies whose wave turns
+    more than ``fast`` times within the ``original`` length stay, those below ``slow`` turns are divided by ``factor``,
+    and those between are interpolated by their number."""
+
+    factor: float
+    fast: float
+    slow: float
+    original: int
+
+
+@dataclass(frozen=True)
 class LayerAttention:
     """The attention of one layer.
 
@@ -118,10 +130,10 @@ class LayerAttention:
     rotated: int
     window: int | None = None
     value_is_key: bool = False
-    scaling: RopeScaling | None = None
+    scaling: RopeScaling | Yarn | None = None
 
     @property
-    def rotation(self) -> tuple[float, int, int, RopeScaling | None]:
+    def rotation(self) -> tuple[float, int, int, RopeScaling | Yarn | None]:
         """Layers with an equal value rotate alike."""
         return self.theta, self.rotary_width, self.rotated, self.scaling
 
@@ -142,7 +154,7 @@ class Arch:
     norm_eps: float
     rope_theta: float
     rope_in_float32: bool = True
-    rope_scaling: RopeScaling | None = None
+    rope_scaling: RopeScaling | Yarn | None = None
     rotary_dim: int | None = None
     """Channels of a head that are rotated, the first ones; None: all."""
     norm_weight: bool = True
@@ -169,6 +181,8 @@ class Arch:
     moe: MoE | None = None
     block_length: int | None = None
     """Default attention: None is bidirectional, else block-causal on a grid from the first token. A plan wins."""
+    causal_prefix: bool = False
+    """With ``block_length``: do the clean tokens before a block attend causally, and not by blocks?"""
 
     def attention(self, layer: int) -> LayerAttention:
         if self.by_layer:

@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from torch.nn.functional import rms_norm
 
 from dare_bench.diffusion.plan import Plan
-from dare_bench.model_adapters.backbone.arch import Arch, LayerAttention, MoE, RopeScaling
+from dare_bench.model_adapters.backbone.arch import Arch, LayerAttention, MoE, RopeScaling, Yarn
 from dare_bench.model_adapters.backbone.attention import Attention, attend
 from dare_bench.model_adapters.backbone.moe import ACTIVATIONS, Experts, Pools, Router, as_dtype, route
 
@@ -43,7 +43,9 @@ def rotary(positions_T: Tensor, layer: LayerAttention, dtype: torch.dtype) -> tu
     channels = layer.rotary_width
     exponent = torch.arange(0, channels, 2, device=positions_T.device, dtype=torch.float32) / channels
     frequency = 1.0 / layer.theta**exponent
-    if layer.scaling is not None:
+    if isinstance(layer.scaling, Yarn):
+        frequency = stretched(frequency, layer.scaling, layer.theta)
+    elif layer.scaling is not None:
         frequency = scaled(frequency, layer.scaling)
     if layer.rotated < channels:
         frequency[layer.rotated // 2 :] = 0.0
@@ -58,6 +60,18 @@ def scaled(frequency: Tensor, by: RopeScaling) -> Tensor:
     turns = by.original * frequency / (2 * math.pi)  # of a wave within the original length
     smooth = ((turns - by.low) / (by.high - by.low)).clamp(0, 1)
     return (1 - smooth) * frequency / by.factor + smooth * frequency
+
+
+def stretched(frequency: Tensor, by: Yarn, theta: float) -> Tensor:
+    """Rotary frequencies as YaRN scales them (transformers, modeling_rope_utils.py)."""
+    pairs = len(frequency)
+    low, high = (
+        pairs * math.log(by.original / (turns * 2 * math.pi)) / math.log(theta) for turns in (by.fast, by.slow)
+    )
+    low, high = max(math.floor(low), 0), min(math.ceil(high), 2 * pairs - 1)
+    number = torch.arange(pairs, device=frequency.device, dtype=torch.float32)
+    ramp = ((number - low) / ((high - low) or 0.001)).clamp(0, 1)
+    return frequency / by.factor * ramp + frequency * (1 - ramp)
 
 
 def rotate(x_THC: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
@@ -157,16 +171,25 @@ class Layer(nn.Module):
         attention: Attention,
         keep_N: Tensor | None = None,
         selected: Any = None,
+        scale_T: Tensor | None = None,
     ) -> Tensor:
         """[T, D] in; [T, D] out, or [N, D] when only the tokens ``keep_N`` are needed: then keys and values are
         computed for all tokens, but queries, output and feed-forward for these alone (enough in the last layer).
-        ``selected`` is what ``attention.select`` gave for them."""
-        y_ND = self._attended(self.part("attn_norm")(x_TD), cos, sin, plan, attention, keep_N, selected)
+        ``selected`` is what ``attention.select`` gave for them; ``scale_T`` multiplies queries."""
+        y_ND = self._attended(self.part("attn_norm")(x_TD), cos, sin, plan, attention, keep_N, selected, scale_T)
         x_TD = (x_TD if keep_N is None else x_TD[keep_N]) + self._post_norm("attn_post_norm", y_ND)
         return x_TD + self._post_norm("ff_post_norm", self._feed_forward(x_TD, plan))
 
     def _attended(
-        self, y_TD: Tensor, cos: Tensor, sin: Tensor, plan: Plan, attention: Attention, keep_N: Any, selected: Any
+        self,
+        y_TD: Tensor,
+        cos: Tensor,
+        sin: Tensor,
+        plan: Plan,
+        attention: Attention,
+        keep_N: Any,
+        selected: Any,
+        scale_T: Tensor | None = None,
     ) -> Tensor:
         """The projected output of attention, [T, D] or [N, D], for normed states."""
         q, k, v = self._project(y_TD, keep_N)
@@ -176,6 +199,8 @@ class Layer(nn.Module):
         if keep_N is not None:
             cos, sin = cos[keep_N], sin[keep_N]
         q = rotate(q, cos, sin)
+        if scale_T is not None:
+            q = q * as_dtype(scale_T if keep_N is None else scale_T[keep_N], q.dtype)[:, None, None]
         mixed = attend(attention, q, k, v, plan, selected, self.index)
         out_ND: Tensor = self.part("o")(mixed.reshape(len(q), -1))
         return out_ND

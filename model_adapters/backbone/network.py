@@ -116,7 +116,7 @@ class DiffusionNetwork(nn.Module):
         x = self.get_input_embeddings()(tokens_T)
         return x if self.arch.embed_scale == 1.0 else x * self.arch.embed_scale
 
-    def condition(self) -> tuple[Tensor, ...]:
+    def condition(self, positions_T: Tensor) -> tuple[Tensor, ...]:
         """What all layers and the final norm are given besides states."""
         return ()
 
@@ -140,7 +140,7 @@ class DiffusionNetwork(nn.Module):
         """Normed final states, [T, D] or, where ``logits_at`` is given, [N, D]."""
         a = self.arch
         x = self.embedded(tokens_T, plan, soft_TD)
-        clean_T, condition = plan.clean_tokens(x.device), self.condition()
+        clean_T, condition = plan.clean_tokens(x.device), self.condition(positions_T)
         turns: dict[Any, tuple[Tensor, Tensor]] = {}
         layers = self.at(a.names.layers)
         # Without any token, every layer is computed in full, so that all parameters get a gradient, if only zero.

@@ -202,7 +202,7 @@ class MDLM(DiffusionNetwork):
             block_length=config.block_size if blocks else None,
         )
 
-    def condition(self) -> tuple[Tensor, ...]:
+    def condition(self, positions_T: Tensor) -> tuple[Tensor, ...]:
         """The embedding of the noise level 0, [C]."""
         levels = self.at("backbone.sigma_map.mlp")
         zero = torch.zeros(LEVELS // 2, dtype=levels[0].weight.dtype, device=levels[0].weight.device)

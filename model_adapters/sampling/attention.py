@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import ClassVar, Protocol
+from typing import ClassVar, Literal, Protocol
 
 import torch
 from torch import Tensor
@@ -36,6 +36,7 @@ class Row(Protocol):
     opened: bool
     pages: RowPages
     begin: int
+    steps: list[int]
 
     def window(self) -> tuple[int, int]: ...
     @property
@@ -85,7 +86,7 @@ class AttentionPolicy:
     """How a row attends.
 
     ``causal``: block-causal attention on blocks that count from column 0; otherwise bidirectional.
-    ``predicts_next``: the state at position i predicts token i + 1. ``cfg_scale``: classifier-free guidance, 0 is off.
+    ``predicts_next``: the state at i predicts token i + 1; "first": only before blocks. ``cfg_scale``: of guidance.
     ``clean_prefix``, with ``causal``: tokens before a block attend causally, and blocks begin behind the prompt.
     ``from_prompt``, with ``causal``: blocks are counted from the end of the prompt, whose first block may be short.
     ``first_any_time``, with ``causal`` and ``predicts_next``: any forward of a block may write its first token, so each
@@ -95,7 +96,7 @@ class AttentionPolicy:
     """
 
     causal: bool = False
-    predicts_next: bool = False
+    predicts_next: bool | Literal["first"] = False
     cache: CachePolicy = NO_CACHE
     cfg_scale: float = 0.0
     clean_prefix: bool = False

@@ -37,8 +37,9 @@ class CleanCache(CachePolicy):
     used = True
 
     def _before(self, row: Row) -> int:
-        """The columns that earlier forwards have committed."""
-        return row.begin if row.opened else row.begin - row.sampler.block_length if row.forwards else 0
+        """The columns that earlier forwards have committed: those before the last block that had one."""
+        since = next((i for i, steps in enumerate(reversed(row.steps), 1) if steps), 0)
+        return row.begin if row.opened else row.begin - since * row.sampler.block_length if since else 0
 
     def window(self, row: Row) -> tuple[int, int]:
         return self._before(row), row.stop

@@ -58,9 +58,8 @@ class Pack:
     """The tokens of a forward: ``index_T`` among the concatenated canvases (None: all, in order), at ``column_T``.
     ``fresh``: valid for one forward only, since a row writes to the cache or is at the first forward of a cached block.
     ``masks_outside_R``: masks of the block that are not in the pack, if windows follow the canvas. With guidance,
-    copies of the rows come behind them, and ``hidden_T`` is True at the prompts of these, which are shown as masks.
-    With drafts, ``first`` are
-    the candidates of rows' first states; the others are packed if the block had a forward (``whole``: of all rows)."""
+    copies of rows come behind them, whose prompts (``hidden_T``) are shown as masks. With drafts, ``first`` are the
+    candidates of rows' first states; the others are packed if the block had a forward (``whole``: of all rows)."""
 
     plan: Plan
     index_T: Tensor | None
@@ -90,8 +89,7 @@ class Packer:
         sizes: Sizes | None,
     ) -> None:
         self.kinds, self.slots, self.canvas, self.states, self.sizes = kinds, slots, canvas, states, sizes
-        self.rows, self.device = rows, device
-        self.cache = cache
+        self.rows, self.device, self.cache = rows, device, cache
         *self.offsets, self.total = [0, *accumulate(len(row.canvas) for row in rows)]
         self.followed = any(row.cache.follows_canvas for row in rows)
         self.guided = any(row.sampler.attention.cfg_scale > 0 for row in rows)
@@ -183,8 +181,9 @@ class Packer:
         table = torch.tensor(of_rows).repeat_interleave(torch.tensor(counts), dim=0).unbind(1)
         row_N, start_N, low_N, offset_N, answer_N, first_N, editable_from_N = table
         source_N = at_N = column_N + start_N
-        if rows[0].sampler.attention.predicts_next:  # but where the state before is not computed
-            source_N = at_N - (column_N > low_N).long()
+        slot_N = torch.arange(len(column_N)) - first_N
+        if shift := rows[0].sampler.attention.predicts_next:  # but where the state before is not computed
+            source_N = at_N - ((column_N > low_N) & (slot_N == 0 if shift == "first" else True)).long()
         return Candidates(
             at_N=at_N,
             source_N=source_N,
@@ -193,7 +192,7 @@ class Packer:
             row_N=row_N,
             column_N=column_N,
             position_N=column_N - answer_N,
-            slot_N=torch.arange(len(column_N)) - first_N,
+            slot_N=slot_N,
             editable_N=column_N >= editable_from_N if edits else None,
             width=max(*counts, 1),
             groups=self._groups(row_N),

@@ -50,7 +50,8 @@ class CleanPrefixes:
 
     @torch.no_grad()
     def _compute(self, pairs: Sequence[ScoredPair], length: int, stats: LoopStats) -> None:
-        """One forward over the missing columns, which stores their keys and values."""
+        """One forward over the missing columns, which stores their keys and values. Where clean tokens attend causally,
+        they do so as blocks of one."""
         pairs = sorted(pairs, key=lambda pair: (pair.clean - pair.pages.columns, pair.pages.columns))
         new_pages: list[list[CachePage]] = [
             [self.pool.take(length) for _ in range(pair.pages.columns, pair.clean, length)] for pair in pairs
@@ -58,7 +59,7 @@ class CleanPrefixes:
         tokens = torch.tensor([t for pair in pairs for t in pair.whole[pair.pages.columns : pair.clean]])
         plan = Plan(
             tuple(pair.clean - pair.pages.columns for pair in pairs),
-            length,
+            1 if self.network.arch.causal_prefix else length,
             starts=tuple(pair.pages.columns for pair in pairs),
             cached=Cached(
                 self.store,

@@ -26,18 +26,12 @@ GEMMA = [["diffusion_gemma", "DiffusionGemmaForBlockDiffusion"]]
 BASES = ("Qwen2", "Qwen3", "Llama")
 A2D = [[f"a2d-{base.lower()}", f"A2D{base}LMHeadModel"] for base in BASES]
 CONVERTS = {"converts": "a2d", "converts_from": [[base.lower(), f"{base}ForCausalLM"] for base in BASES]}
-NEMOTRON = (
-    "Nemotron-Labs-Diffusion, which does not open: a causal forward pass predicts the first token of each block, and "
-    "positions are scaled (YaRN), which sampling loop and network here do not have"
-)
+NEMOTRON = [["nemotron_labs_diffusion", "NemotronLabsDiffusionModel"]]
 EFFICIENT_DLM = (
     "Efficient-DLM, which does not open: no public code states its mask id, its weight names, and how blocks attend to "
     "the prompt"
 )
-DECLINES = {
-    **dict.fromkeys(("nemotron_labs_diffusion", "NemotronLabsDiffusionModel"), NEMOTRON),
-    **dict.fromkeys(("edlm", "EfficientDLM"), EFFICIENT_DLM),
-}
+DECLINES = dict.fromkeys(("edlm", "EfficientDLM"), EFFICIENT_DLM)
 """Published models that no family opens, by model_type and class, with the reason."""
 FAMILIES: tuple[tuple[str, str, dict[str, Any]], ...] = (
     ("llada", "llada:FAMILY", {"matches": [["llada", "LLaDAModelLM"]]}),
@@ -51,6 +45,7 @@ FAMILIES: tuple[tuple[str, str, dict[str, Any]], ...] = (
     ("open_dcoder", "open_dcoder:FAMILY", {"matches": [], "reads": [QWEN2]}),
     ("illada", "illada:FAMILY", {"matches": [["illada", "ILLaDAForCausalLM"]], "reads": ["LlamaForCausalLM"]}),
     ("stable_diffcoder", "stable_diffcoder:FAMILY", {"matches": [["llama", "StableDiffcoderForCausalLM"]]}),
+    ("nemotron_diffusion", "nemotron_diffusion:FAMILY", {"matches": NEMOTRON}),
     ("mdlm", "mdlm:FAMILY", {"matches": [["mdlm", "MDLM"], ["bd3lm", "BD3LM"]]}),
     ("diffusion_gemma", "diffusion_gemma:FAMILY", {"matches": GEMMA, "trains": False}),
     ("a2d_mdlm", "a2d:MDLM", {"matches": [], "shares": A2D, "named": "mdlm", **CONVERTS}),

@@ -113,16 +113,8 @@ def test_ids_override_config(folder):
     ("fields", "says"),
     [
         (
-            {"model_type": "nemotron_labs_diffusion", "architectures": ["NemotronLabsDiffusionModel"]},
-            "is Nemotron-Labs-Diffusion, which does not open: a causal forward pass predicts the first token of each",
-        ),
-        (
-            {
-                "model_type": "ministral3",
-                "architectures": ["Other"],
-                "auto_map": {"AutoModel": "m.NemotronLabsDiffusionModel"},
-            },
-            "is Nemotron-Labs-Diffusion, which does not open",
+            {"model_type": "qwen3", "architectures": ["Other"], "auto_map": {"AutoModel": "m.EfficientDLM"}},
+            "is Efficient-DLM, which does not open",
         ),
         (
             {"model_type": "edlm", "architectures": None},

@@ -146,6 +146,27 @@ DECODING_LIMITS: Mapping[str, Mapping[str, Any]] = {
 }
 """Bounds of fields, on which all families that have the field agree."""
 
+DECODING_DEFAULTS: Mapping[str, Mapping[str, Any]] = {
+    "a2d_bd3lm": {'gen_length': 128, 'temperature': 0.0, 'early_stop': None, 'text_after_eos': 'cut', 'stop': (), 'rng': 'ours', 'strategy': None, 'draft_steps': 0, 'max_length': None, 'block_length': 32, 'cfg_scale': 0.0, 'cfg_keep_tokens': (), 'remasking': 'low_confidence', 'right_shift_logits': False, 'steps_per_block': None, 'cache': 'exact'},
+    "a2d_mdlm": {'gen_length': 128, 'temperature': 0.0, 'early_stop': None, 'text_after_eos': 'cut', 'stop': (), 'rng': 'ours', 'strategy': None, 'draft_steps': 0, 'max_length': None, 'cfg_scale': 0.0, 'cfg_keep_tokens': (), 'remasking': 'low_confidence', 'right_shift_logits': False, 'suppress_tokens': (), 'begin_suppress_tokens': ()},
+    "causal": {'gen_length': 128, 'temperature': 0.0, 'early_stop': None, 'text_after_eos': 'cut', 'stop': (), 'rng': 'ours', 'top_k': 0, 'top_p': 1.0, 'repetition_penalty': 1.0},
+    "diffusion_gemma": {'gen_length': 256, 'temperature': 0.8, 'early_stop': None, 'text_after_eos': 'cut', 'stop': (), 'rng': 'ours', 'strategy': None, 'draft_steps': 0, 'max_denoising_steps': 48, 'entropy_bound': 0.1, 'stability_threshold': 1, 'confidence_threshold': 0.005, 'cache': 'exact'},
+    "dream": {'gen_length': 128, 'temperature': 0.0, 'early_stop': None, 'text_after_eos': 'cut', 'stop': (), 'rng': 'ours', 'strategy': None, 'draft_steps': 0, 'alg': 'entropy', 'alg_temp': None, 'eps': 0.001, 'top_p': None, 'top_k': None, 'cache': 'none'},
+    "fast_dllm_v2": {'gen_length': 128, 'temperature': 0.0, 'early_stop': None, 'text_after_eos': 'cut', 'stop': (), 'rng': 'ours', 'strategy': None, 'draft_steps': 0, 'threshold': 0.9, 'top_p': 0.95, 'cache': 'exact'},
+    "illada": {'gen_length': 128, 'temperature': 0.0, 'early_stop': None, 'text_after_eos': 'cut', 'stop': (), 'rng': 'ours', 'strategy': None, 'draft_steps': 0, 'cfg_scale': 0.0, 'remasking': 'low_confidence', 'logits_eos_inf': False, 'confidence_eos_eot_inf': False, 'threshold': None, 'factor': None, 'cache': 'none', 'variable_length': False, 'end_think_token_ids': None, 'end_think_logit_boost': 0.0, 'end_think_boost_power': 2.0},
+    "llada": {'gen_length': 128, 'temperature': 0.0, 'early_stop': None, 'text_after_eos': 'cut', 'stop': (), 'rng': 'ours', 'strategy': None, 'draft_steps': 0, 'cfg_scale': 0.0, 'remasking': 'low_confidence', 'logits_eos_inf': False, 'confidence_eos_eot_inf': False, 'threshold': None, 'factor': None, 'cache': 'none'},
+    "llada2": {'gen_length': 128, 'temperature': 0.0, 'early_stop': None, 'text_after_eos': 'cut', 'stop': (), 'rng': 'ours', 'strategy': None, 'draft_steps': 0, 'threshold': 0.95, 'minimal_topk': 1, 'top_p': None, 'top_k': None, 'eos_early_stop': False, 'editing': None, 'editing_threshold': None, 'max_post_steps': None, 'num_to_transfer': None, 'cache': 'exact'},
+    "llada2.1": {'gen_length': 128, 'temperature': 0.0, 'early_stop': None, 'text_after_eos': 'cut', 'stop': (), 'rng': 'ours', 'strategy': None, 'draft_steps': 0, 'threshold': 0.95, 'minimal_topk': 1, 'top_p': None, 'top_k': None, 'eos_early_stop': False, 'editing': None, 'editing_threshold': None, 'max_post_steps': None, 'num_to_transfer': None, 'cache': 'exact'},
+    "llada2.2": {'gen_length': 128, 'temperature': 0.0, 'early_stop': None, 'text_after_eos': 'cut', 'stop': (), 'rng': 'ours', 'strategy': None, 'draft_steps': 0, 'threshold': 0.5, 'editing_threshold': 0.0, 'max_post_steps': 16, 'max_steps_per_block': 1000, 'delete_token_id': None, 'split_token_id': None, 'top_p': None, 'top_k': None, 'eos_early_stop': False, 'cache': 'exact'},
+    "llada_moe": {'gen_length': 128, 'temperature': 0.0, 'early_stop': None, 'text_after_eos': 'cut', 'stop': (), 'rng': 'ours', 'strategy': None, 'draft_steps': 0, 'cfg_scale': 0.0, 'remasking': 'low_confidence', 'logits_eos_inf': False, 'confidence_eos_eot_inf': False, 'threshold': None, 'factor': None, 'cache': 'none'},
+    "mdlm": {'gen_length': 128, 'temperature': 1.0, 'early_stop': None, 'text_after_eos': 'cut', 'stop': (), 'rng': 'ours', 'strategy': None, 'draft_steps': 0, 'steps': None, 'block_length': None},
+    "nemotron_diffusion": {'gen_length': 128, 'temperature': 0.0, 'early_stop': None, 'text_after_eos': 'cut', 'stop': (), 'rng': 'ours', 'strategy': None, 'draft_steps': 0, 'threshold': None, 'cache': 'exact'},
+    "open_dcoder": {'gen_length': 128, 'temperature': 0.0, 'early_stop': None, 'text_after_eos': 'cut', 'stop': (), 'rng': 'ours', 'strategy': None, 'draft_steps': 0, 'alg': 'p2', 'alg_temp': None, 'eps': 0.001, 'top_p': None, 'top_k': None},
+    "sdar": {'gen_length': 128, 'temperature': 0.0, 'early_stop': None, 'text_after_eos': 'cut', 'stop': (), 'rng': 'ours', 'strategy': None, 'draft_steps': 0, 'remasking_strategy': 'low_confidence_dynamic', 'confidence_threshold': 0.85, 'top_k': 0, 'top_p': 1.0, 'stopping_criteria_idx': None, 'cache': 'exact'},
+    "stable_diffcoder": {'gen_length': 128, 'temperature': 0.0, 'early_stop': None, 'text_after_eos': 'cut', 'stop': (), 'rng': 'ours', 'strategy': None, 'draft_steps': 0, 'remasking': 'low_confidence', 'threshold': None, 'cache': 'exact'},
+}
+"""Defaults that do not depend on the checkpoint, by family."""
+
 ESTIMATORS = ("auto", "exact", "reference", "fast", "adaptive", "chain", "sizes", "pairs", "control")
 """Estimators of likelihoods; the last ones can be joined by +."""
 

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from pydantic import BaseModel
+from pydantic_core import PydanticUndefined
 
 import dare_bench
 from dare_bench.config import RunSpec
@@ -83,6 +84,8 @@ def of_models(*models: type[BaseModel]) -> dict[str, list[str]]:
     return found
 
 
+SPECIAL = Decoding.hidden | {*Decoding.id_fields}
+"""Decoding fields whose defaults are of no interest."""
 BOUNDS = {"minimum": "ge", "exclusiveMinimum": "gt", "maximum": "le", "exclusiveMaximum": "lt"}
 """Bounds of a JSON schema, and their names in pydantic."""
 
@@ -107,6 +110,16 @@ def limits(models: Iterable[type[Decoding]]) -> str:
     lines = ["DECODING_LIMITS: Mapping[str, Mapping[str, Any]] = {"]
     lines += [f'    "{name}": {values!r},'.replace("'", '"') for name, values in agreed.items() if values]
     return "\n".join([*lines, "}", '"""Bounds of fields, on which all families that have the field agree."""', ""])
+
+
+def defaults(families: Iterable[Any]) -> str:
+    """The defaults of each family's decoding fields, where they do not depend on checkpoint or other fields."""
+    lines = ["DECODING_DEFAULTS: Mapping[str, Mapping[str, Any]] = {"]
+    for family in families:
+        fields = {name: field for name, field in family.decoding.model_fields.items() if name not in SPECIAL}
+        known = {name: field.default for name, field in fields.items() if field.default is not PydanticUndefined}
+        lines.append(f'    "{family.name}": {known!r},')
+    return "\n".join([*lines, "}", '"""Defaults that do not depend on the checkpoint, by family."""', ""])
 
 
 def estimators(families: Iterable[Any]) -> str:
@@ -171,6 +184,7 @@ def text() -> str:
         written("DecodingKeywords", decoding, more=("None",)),
         written("LikelihoodKeywords", of_likelihoods(families), more=("None",)),
         limits(family.decoding for family in families),
+        defaults(families),
         estimators(families),
         strategies(),
     )

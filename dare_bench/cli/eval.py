@@ -28,7 +28,8 @@ _PANELS: Mapping[str | None, str] = {
     "Decoding (defaults come from the task and the family)": " ".join(
         ["decoding", *DECODING, "likelihood", "estimator"]
     ),
-    "Run": "seeds max_rows devices executor ray_address output_path fresh log_samples unsafe_no_sandbox dry_run json",
+    "Run": "seeds max_rows devices executor ray_address output_path fresh log_samples unsafe_no_sandbox dry_run "
+    "verbose json",
 }
 """The settings by the panel of the help, in its order."""
 _FLAGS = {
@@ -67,7 +68,7 @@ def evaluate(**options: Any) -> None:
 
     Example: dare-bench eval --model tiny-llada --tasks dare_sudoku --limit 50
     """
-    config, dry_run, json = (options.pop(name) for name in ("config", "dry_run", "json"))
+    config, dry_run, verbose, json = (options.pop(name) for name in ("config", "dry_run", "verbose", "json"))
     fields = run_fields(config, options)
     log_to_stderr()
     if dry_run:
@@ -80,7 +81,7 @@ def evaluate(**options: Any) -> None:
 
     planned = plan(fields)
     if len(planned) > 1:
-        _evaluate_several(planned, json)
+        _evaluate_several(planned, json, verbose)
         return
     from dare_bench.cli.summary import incomplete, print_run, record
     from dare_bench.engine.evaluate import evaluate as evaluate_run
@@ -89,12 +90,12 @@ def evaluate(**options: Any) -> None:
     if json:
         echo_json(record(run))
     else:
-        print_run(run)
+        print_run(run, verbose)
     if run.status != "complete":
         raise incomplete([run])
 
 
-def _evaluate_several(planned: Sequence[PlannedRun], json: bool) -> None:
+def _evaluate_several(planned: Sequence[PlannedRun], json: bool, verbose: bool) -> None:
     """Evaluate a suite or several recipes, one run after another with one model, then print all scores together.
 
     Raises:
@@ -122,7 +123,7 @@ def _evaluate_several(planned: Sequence[PlannedRun], json: bool) -> None:
         noted = [
             f"{o.reason} ({o.planned.note})" if o.reason is not None and o.planned.note else o.reason for o in outcomes
         ]
-        print_runs([(o.planned.name, o.run, reason) for o, reason in zip(outcomes, noted, strict=True)])
+        print_runs([(o.planned.name, o.run, reason) for o, reason in zip(outcomes, noted, strict=True)], verbose)
     if reasons or any(run.status != "complete" for run in runs):
         raise incomplete(runs, reasons)
 
@@ -136,6 +137,11 @@ def _parameters() -> Iterator[inspect.Parameter]:
                 yield parameter(name, str, text, panel, ("--config", "-C"))
             elif name == "dry_run":
                 yield switch(name, "Print settings, estimated cost and one prompt, without evaluating.", panel)
+            elif name == "verbose":
+                text = (
+                    "Print all decoding and likelihood fields, not only those that differ from the family's defaults."
+                )
+                yield switch(name, text, panel, ("-v",))
             elif name == "json":
                 yield switch(name, "Print one JSON object instead of tables.", panel)
             else:

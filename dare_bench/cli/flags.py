@@ -37,9 +37,9 @@ def parameter(
     )
 
 
-def switch(name: str, text: str, panel: str | None = None) -> inspect.Parameter:
+def switch(name: str, text: str, panel: str | None = None, short: Sequence[str] = ()) -> inspect.Parameter:
     """A flag without a value whose default is False."""
-    option = typer.Option(f"--{name.replace('_', '-')}", help=text, rich_help_panel=panel)
+    option = typer.Option(f"--{name.replace('_', '-')}", *short, help=text, rich_help_panel=panel)
     return inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=False, annotation=Annotated[bool, option])
 
 

@@ -8,8 +8,10 @@ from typing import TYPE_CHECKING, Any
 
 from dare_bench.cli.plain import echo, plain_console, plain_table
 from dare_bench.errors import IncompleteError
+from dare_bench.keywords import DECODING_DEFAULTS
 from dare_bench.runs.schema import UNKNOWN
 from dare_bench.runs.text import counted, listed, no_answer, undecided
+from dare_bench.runs.writer import plain
 from dare_bench.types import TIER_MEANING, Decoding
 
 if TYPE_CHECKING:
@@ -24,8 +26,8 @@ if TYPE_CHECKING:
 _NUMBERS = ("value", "n", "extracted")
 
 
-def print_run(run: Run) -> None:
-    """Print scores, settings and cost of a run; the last line is the path of its results file."""
+def print_run(run: Run, verbose: bool = False) -> None:
+    """Print scores, settings (``verbose``: all of them) and cost of a run, and last the path of its results file."""
     console = plain_console()
     block = run.block
     if block is None:
@@ -33,8 +35,7 @@ def print_run(run: Run) -> None:
         return
     _print_scores(console, run)
     echo("")
-    _print_settings("decoding", {t: e.decoding for t, e in block.tasks.items()}, block.decoding_requested)
-    _print_settings("likelihood", {t: e.likelihood for t, e in block.tasks.items()})
+    _print_block_settings(block, verbose)
     model = block.model
     echo(f"model: {model.name}, {model.family}, {model.dtype}, {_seeds(block.seeds)}")
     if origins := list(dict.fromkeys(task.data for task in block.tasks.values() if task.data is not None)):
@@ -86,11 +87,12 @@ def incomplete(runs: Sequence[Run], reasons: Sequence[str] = ()) -> IncompleteEr
     return IncompleteError("incomplete: " + ("; ".join(parts) or "a run is not complete; run the same command again"))
 
 
-def print_runs(results: Sequence[tuple[str, Run | None, str | None]]) -> None:
+def print_runs(results: Sequence[tuple[str, Run | None, str | None]], verbose: bool = False) -> None:
     """Print several runs: the headline score of each, then the reasons of the missing ones, then the results files.
 
     Args:
         results: name, run, and the reason why there is no run.
+        verbose: print all settings too.
     """
     console = plain_console()
     rows = [
@@ -112,6 +114,9 @@ def print_runs(results: Sequence[tuple[str, Run | None, str | None]]) -> None:
         if reason is not None:
             echo(f"NOT RUN: {name}: {reason}")
     runs = [run for _, run, _ in results if run is not None]
+    for run in runs if verbose else ():
+        if run.block is not None:
+            _print_block_settings(run.block, complete=True)
     _print_published(console, [run for run in runs if run.block is not None and run.block.recipes])
     for run in runs:
         echo(run.results_file)
@@ -170,31 +175,48 @@ _OFF: tuple[Any, ...] = (None, False, 0, "none", [])
 """Values of settings that are off."""
 
 
+def _print_block_settings(block: Block, complete: bool) -> None:
+    defaults = DECODING_DEFAULTS.get(block.model.family, {})
+    decoding = {task: evaluated.decoding for task, evaluated in block.tasks.items()}
+    _print_settings("decoding", decoding, block.decoding_requested, complete, defaults)
+    _print_settings("likelihood", {t: e.likelihood for t, e in block.tasks.items()}, complete=complete)
+
+
 def _print_settings(
-    kind: str, by_task: Mapping[str, Mapping[str, Any]], requested: Iterable[str] = (), complete: bool = False
+    kind: str,
+    by_task: Mapping[str, Mapping[str, Any]],
+    requested: Iterable[str] = (),
+    complete: bool = False,
+    defaults: Mapping[str, Any] = {},
 ) -> None:
     """Print resolved settings, the requested ones first, with one line for all tasks that share them. Without
-    ``complete``, those that were not requested and are off or at the default of all families are only counted."""
+    ``complete``, those that were not requested and are off or at ``defaults`` are only counted."""
     names = {Decoding.aliases.get(name, name) for name in requested}
     groups: dict[str, list[str]] = {}
     for task, values in by_task.items():
         if values:
             texts = {name: f"{name}={value}" for name, value in values.items() if name not in Decoding.hidden}
-            shown = [name for name in texts if name not in names and (complete or _matters(name, values[name]))]
+            shown = [
+                name for name in texts if name not in names and (complete or _matters(name, values[name], defaults))
+            ]
             others = " ".join(texts[name] for name in shown)
             explicit = " ".join(text for name, text in texts.items() if name in names)
             line = f"requested: {explicit}; others: {others}" if explicit else others
             if left_out := len(texts.keys() - names - {*shown}):
-                line += f" ({left_out} more in the results file)"
+                line += f" ({left_out} more with -v)"
             groups.setdefault(line, []).append(task)
     for text, tasks in groups.items():
         echo(f"{kind} ({listed(tasks, 4)}): {text}")
 
 
-def _matters(name: str, value: Any) -> bool:
-    """Is that a setting to see at every run: one that is on, and not at the default of all families?"""
-    default = Decoding.model_fields[name].default if name in Decoding.model_fields else None
-    return name in _ALWAYS or (name not in _DETAILS and value not in _OFF and value != default)
+def _matters(name: str, value: Any, defaults: Mapping[str, Any]) -> bool:
+    """Is that a setting to see at every run: one that is not at its default? Where none is known, that is off."""
+    if name in defaults:
+        at_default = value == plain(defaults[name])
+    else:
+        common = Decoding.model_fields[name].default if name in Decoding.model_fields else None
+        at_default = value in _OFF or value == common
+    return name in _ALWAYS or not (name in _DETAILS or at_default)
 
 
 def _cost(block: Block) -> str:

@@ -54,7 +54,7 @@ def test_prints_scores_settings_and_last_the_path(toy: ToyModel, capsys: pytest.
     assert path.is_file() and path.name.startswith("results_") and path.parts[0] == "there"
     assert "toygen" in out and "95% interval" in out and "E1" in out
     (settings,) = (line for line in out.splitlines() if line.startswith("decoding"))
-    assert re.fullmatch(r"decoding \(toygen\): requested: gen_length=16; others: (.*) \(\d+ more in .*\)", settings)
+    assert re.fullmatch(r"decoding \(toygen\): requested: gen_length=16; others: (.*) \(\d+ more with -v\)", settings)
     assert "temperature=0.0" in settings and "mask_id" not in settings and len(settings) < 160
     assert "mc_num=4" in out and "3 of 40" in out and "tokens/forward" in out
     assert "answering 12 requests" in err and "answering" not in out

@@ -41,3 +41,22 @@ def test_the_share_of_answers_that_could_be_read_is_a_column_where_there_is_one(
     assert generated[at:].split()[0] == "65.0%"
     assert not choices[at : at + len("extracted")].strip()
     assert [score["extraction_rate"] for score in record(run)["scores"]] == [0.65, None]
+
+
+def test_decoding_fields_at_the_familys_defaults_are_counted_and_with_verbose_printed(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    decoding = {"gen_length": 128, "temperature": 0.0, "remasking": "low_confidence", "cfg_scale": 1.5, "steps": 8}
+    alter(folder := make_run(tmp_path, decoding=decoding), decoding_requested={"steps": 8})
+    run = Run(folder)
+    print_run(run)
+    short = capsys.readouterr().out
+    assert "remasking" not in short and "cfg_scale=1.5" in short
+    (hidden,) = (line for line in short.splitlines() if line.startswith("decoding"))
+    assert hidden.endswith("more with -v)") and "temperature=0.0" in hidden and "requested: steps=8;" in hidden
+    print_run(run, verbose=True)
+    whole = capsys.readouterr().out
+    assert "remasking=low_confidence" in whole and "with -v" not in whole
+    alter(folder := make_run(tmp_path, "b", decoding={**decoding, "remasking": "random"}), decoding_requested={})
+    print_run(Run(folder))
+    assert "remasking=random" in capsys.readouterr().out

@@ -17,7 +17,7 @@ import typer
 
 from dare_bench.cli.eval import setting
 from dare_bench.cli.flags import parameter, switch, takes
-from dare_bench.cli.plain import echo, echo_error, echo_json, log_to_stderr, plain_console
+from dare_bench.cli.plain import echo, echo_error, echo_json, log_to_stderr, plain_console, wrapped
 from dare_bench.config import parse_pairs, run_spec
 from dare_bench.errors import PromptError, UsageError
 from dare_bench.run_fields import DECODING, run_fields
@@ -117,7 +117,9 @@ class Conversation:
             if terminal is None:
                 echo(f"{canvas.title}:\n{shown(canvas.answer)}" if several else shown(canvas.answer))
             if terminal is None or not several:
-                echo_error((f"{canvas.title}: " if several else "") + facts(canvas.answer))
+                line = (f"{canvas.title}: " if several else "") + facts(canvas.answer)
+                for part in [line] if terminal is None else wrapped(line, terminal.width).splitlines():
+                    echo_error(part)
 
     def _record(self, prompt: str, answers: Sequence[Generation]) -> dict[str, Any]:
         """A turn as plain JSON."""

@@ -85,12 +85,12 @@ def echo(text: object, *, whole: bool = False) -> None:
     """Print text on stdout. On a terminal its lines are wrapped at spaces, unless ``whole``: what is to be copied."""
     shown, width = visible(str(text)), None if whole else terminal_width()
     if width is not None:
-        shown = "\n".join(_wrapped(line, width) for line in shown.split("\n"))
+        shown = "\n".join(wrapped(line, width) for line in shown.split("\n"))
     print(shown, flush=True)
 
 
-def _wrapped(line: str, width: int) -> str:
-    """A word that is longer than a line, a path for example, stays whole."""
+def wrapped(line: str, width: int) -> str:
+    """A line as lines of at most ``width`` characters; a word that is longer, a path for example, stays whole."""
     if len(line) <= width:
         return line
     indent = " " * (len(line) - len(line.lstrip()) + 2)

@@ -180,6 +180,8 @@ def test_a_terminal_shows_masks_in_place_and_then_the_answer() -> None:
     assert code == 0 and "░" in printed and "\x1b[1;32m" in printed and "\x1b[2K" in printed
     last = printed.rpartition("\x1b[?25h")[2]  # from where the cursor is visible again
     assert re.search(r"46\r\n3 tokens in ", last) and "░" not in last
+    lines = last.split("46\r\n")[1].splitlines()
+    assert len(lines) == 2 and max(map(len, lines)) <= 80 and lines[1].startswith("  ") and lines[1].endswith("exact")
 
 
 @pytest.mark.slow

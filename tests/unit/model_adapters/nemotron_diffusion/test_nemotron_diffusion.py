@@ -176,6 +176,11 @@ def test_a_given_canvas_with_a_finished_block(folder: Path, model: dare_bench.Mo
         assert isinstance(sample.answer, Generation) and sample.answer.tokens == [*first, *middle, *last]
 
 
+def test_bos_stands_in_the_place_of_an_empty_prompt(folder: Path, model: dare_bench.Model) -> None:
+    (answer,) = model.generate([[]], gen_length=8, **KEEP)
+    assert answer.tokens == [1, *Published.of(folder).generate([1], 8, 4, None)[0]]
+
+
 def test_draws_depend_on_the_row_alone(model: dare_bench.Model) -> None:
     fields: dict[str, Any] = {"gen_length": 8, "seed": 5, "temperature": 2.0}
     together = model.generate(PROMPTS, **fields)

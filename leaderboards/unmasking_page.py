@@ -23,7 +23,7 @@ from dare_bench.leaderboards.site import Site
 from dare_bench.runs.index import Document
 
 PLACE = "unmasking.html"
-SCENES, TRIED, FAMILIES = 5, 10, 6
+SCENES, TRIED, FAMILIES = 4, 10, 6
 """Maximum numbers: of scenes, of a task's documents that are looked through for traces, and of families on the first
 page."""
 STRIP_POSITIONS = 36

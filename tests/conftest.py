@@ -31,6 +31,7 @@ os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 sys.dont_write_bytecode = False
 # A quarter of a minute and more each on one core, or a single test that takes that long.
 LONG = (
+    "test_large_board",  # all its tests share a site: one worker begins with it
     *("test_additions", "test_hostile_runs", "test_train_rl", "test_train_served", "test_train", "test_regress"),
     *("test_current_folder", "test_ray_cluster", "test_frames", "test_drafts", "test_trace", "test_recipe"),
     *("test_site_pages", "test_board_page", "test_sample_pages", "test_sharding", "test_rescore", "test_model_class"),

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import gzip
 import math
+import os
 import resource
 import shutil
 from pathlib import Path
@@ -36,18 +37,20 @@ def processor_time() -> float:
 @pytest.fixture(scope="module")
 def large(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, dict[str, float]]:
     """The site with all its samples, and the seconds of its builds on two processors: of all runs, and of one more run
-    (the better of two)."""
+    (the better of two, where the first is slow)."""
     runs, out, other = (tmp_path_factory.mktemp(name) for name in ("runs", "site", "other"))
     make_large_board(runs)
     before = processor_time()
     build(runs, out)
     seconds = {"all": processor_time() - before, "new": math.inf}
-    grown, more = shutil.copytree(out, other / "site"), [runs]
+    grown, more = shutil.copytree(out, other / "site", copy_function=os.link), [runs]  # a build replaces files
     for number in range(2):
         more.append(make_run(other, f"new-{number}", model="new", tasks={"task_00": 0.9}, n_docs=2, content="cd" * 32))
         before = processor_time()
         assert build(more, grown).runs == 301 + number
         seconds["new"] = min(seconds["new"], processor_time() - before)
+        if seconds["new"] < 4:
+            break
     return out, seconds
 
 
@@ -112,8 +115,9 @@ def test_searching_sorting_and_ranking_are_quick(look: Look, table: Path) -> Non
 
 @pytest.mark.parametrize("phone", [True, False], ids=["phone", "desk"])
 def test_every_page_can_be_read_and_ends(look: Look, large: tuple[Path, dict[str, float]], phone: bool) -> None:
-    places = ["index", "table", "compare", "changes", "speed/index", "speed/1-task_00", "checkpoints/000000000000--50",
-              "runs/run-299/index", "runs/run-299/samples/task_00/1", "runs/run-299/samples/task_00/index"]  # fmt: skip
+    places = ["index", "table", "compare", "changes", "unmasking", "speed/index", "speed/1-task_00",
+              "checkpoints/000000000000--50", "runs/run-299/index", "runs/run-299/samples/task_00/1",
+              "runs/run-299/samples/task_00/index"]  # fmt: skip
     found = {}
     for place in places:
         # Of the table some rows: axe compares each target with all others.

@@ -24,11 +24,12 @@
   // The cells by row and column; those of hidden columns are not in the page.
   const cells = [...element.tBodies[0].rows].map((row) => [...row.cells]);
 
-  // The search looks at a row's name and settings, not at its date, badges, scores and hashes.
+  // The search looks at a row's name, settings and seeds, not at its date, badges, scores and hashes.
   function described(row) {
-    const parts = row.querySelectorAll("th > a, th > small, th > i");
-    return [...parts].flatMap((part) => [...part.childNodes].filter((node) => node.nodeType === 3)
-      .map((node) => node.textContent)).join(" ");
+    const texts = [...row.querySelectorAll("th > small, th > i")].flatMap((part) => [...part.childNodes])
+      .filter((node) => node.nodeType === 3);
+    const seeds = [...row.querySelectorAll("th > small:not(:last-child) > a")].map((link) => `seed ${link.textContent}`);
+    return [row.querySelector("th > a"), ...texts].map((node) => node.textContent).concat(seeds).join(" ");
   }
 
   // Lowercase words and numbers, each with a space on both sides: " tiny llada steps 16 temperature 0.5 ".

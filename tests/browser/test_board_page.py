@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 from browsing import DESKTOP, PHONE, Look, faults, faults_in_all_views, fits, layout_shift, settle
+from lineages import make_family
 from run_factory import make_run
 
 from dare_bench.leaderboards.builder import build
@@ -439,7 +440,23 @@ def test_no_two_rows_read_the_same(look: Look, tmp_path: Path, phone: bool) -> N
     seen = page.evaluate(VISIBLE_NAMES)
     assert len(seen) == 6 and len({*seen}) == 6, seen
     assert fits(page)
+    page.get_by_role("searchbox").or_(page.locator("summary", has_text="Filters")).first.click()
+    page.get_by_role("searchbox").fill("sft")
+    assert page.locator("table.board tbody tr").count() == 1, "the search looks at the whole name"
+    page.get_by_role("searchbox").fill("")
     if not phone:
         assert page.locator(".board a > .cut").first.inner_text() == ""
         page.get_by_role("checkbox", name="Detailed").check()
         assert page.locator(".board th > a").first.inner_text() in names, "here it is whole"
+
+
+def test_a_seed_is_found_in_the_row_of_its_recipe(look: Look, tmp_path: Path) -> None:
+    make_family(tmp_path / "runs")
+    build(tmp_path / "runs", tmp_path / "site", samples=False)
+    page = look(tmp_path / "site/table.html", query="?q=seed+1")
+    settle(page)
+    found = page.locator("table.board tbody th").all_inner_texts()
+    assert found and all("seeds" in name or "seed 1" in name for name in found)
+    page.get_by_role("searchbox").fill("seed 7")
+    settle(page)
+    assert page.get_by_role("status").first.inner_text().startswith("0 of")

@@ -339,3 +339,10 @@ def test_counts_do_not_tell_trainings_apart(tmp_path: Path) -> None:
     (root,) = roots(tmp_path)
     (recipe,) = root.recipes
     assert [training.seed for training in recipe.trainings] == [0, 1] and recipe.detail == ""
+
+
+def test_a_long_list_of_effects_unfolds(site: Path) -> None:
+    page = (site / "compare.html").read_text().split('<h2 id="steps">')[1].split("</section>")[0]
+    shown, rest = page.split('<details class="more"><summary>')
+    count = int(rest.split(" more checkpoints")[0])
+    assert shown.count('<tr><th scope="row">') == 8 and rest.count('<tr><th scope="row">') == count > 0

@@ -138,7 +138,7 @@ DECODING_LIMITS: Mapping[str, Mapping[str, Any]] = {
     "editing_threshold": {"ge": 0, "le": 1},
     "max_post_steps": {"ge": 0},
     "num_to_transfer": {"ge": 1, "le": 65536},
-    "max_steps_per_block": {"ge": 1, "le": 65536},
+    "max_steps_per_block": {"ge": 2, "le": 65536},
     "delete_token_id": {"ge": 0},
     "split_token_id": {"ge": 0},
     "denoising_steps": {"ge": 1, "le": 65536},

@@ -8,14 +8,14 @@ tokens and inserts masks in the family ``llada2.2``.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, ClassVar, Literal
+from typing import Annotated, Any, ClassVar, Literal
 
-from pydantic import Field, model_validator
+from pydantic import BeforeValidator, Field, model_validator
 
 from dare_bench.errors import DecodingError
 from dare_bench.model_adapters.family import Family, SamplerFields
 from dare_bench.model_adapters.family_rules import EDIT_IDS
-from dare_bench.model_adapters.fields import Count, NaturalNumber, Probability, TopP
+from dare_bench.model_adapters.fields import MAX_COUNT, Count, NaturalNumber, Probability, TopP
 from dare_bench.model_adapters.llada2.edit import Edit
 from dare_bench.model_adapters.llada2.levenshtein import ALTERNATIVES, Levenshtein
 from dare_bench.model_adapters.llada2.network import LLaDA2MoeModelLM
@@ -107,7 +107,7 @@ class LLaDA22Decoding(SamplerFields):
     threshold: Probability = 0.5
     editing_threshold: Probability = 0.0
     max_post_steps: NaturalNumber = 16
-    max_steps_per_block: Count = Field(default=1000, ge=2)
+    max_steps_per_block: Annotated[int, Field(ge=2, le=MAX_COUNT), BeforeValidator(Decoding._whole)] = 1000
     delete_token_id: NaturalNumber | None = None
     split_token_id: NaturalNumber | None = None
     top_p: TopP | None = None

@@ -98,7 +98,7 @@ def replay(
     first = number - iteration
     place: dict[str, Any] = {"step": step, "steps": steps, "rollout": rollout}
     place |= {"iteration": iteration, "iterations": iterations}
-    options = method.options.model_dump()
+    options = vars(method.options)  # with those that a record of settings lacks
     refuse_not_kept(out, step, steps, options)
     if first not in kept_weights(out, options):
         rows = read_table(out, first + 1)

@@ -25,6 +25,9 @@ from dare_bench.diffusion.forward import inputs
 from dare_bench.diffusion.masked_copies import masked_copies, pack
 from dare_bench.errors import CheckpointError, DecodingError, UsageError
 from dare_bench.loading import family_of
+from dare_bench.model_adapters.backbone import Yarn
+from dare_bench.model_adapters.backbone.network import shapes_of
+from dare_bench.model_adapters.nemotron_diffusion import FAMILY
 from dare_bench.types import Generation, Request
 
 PROMPTS = ["12+34=", "sudoku\n.3.4\n4..3\n.431\n.14.\n=\n", "7-45"]
@@ -251,6 +254,21 @@ def test_other_configs_are_refused(folder: Path, tmp_path: Path, changes: dict[s
     (tmp_path / "config.json").write_text(json.dumps(config))
     with pytest.raises(CheckpointError, match=message):
         dare_bench.load(tmp_path, device="cpu")
+
+
+def test_the_published_8b_has_its_shapes(folder: Path) -> None:
+    """As transformers 4 and 5 write its positions: in both fields."""
+    rope = nemotron_folder.ROPE | {"original_max_position_embeddings": 16384, "type": "yarn"}
+    raw = json.loads((folder / "config.json").read_text()) | {
+        "block_size": 32, "head_dim": 128, "hidden_size": 4096, "intermediate_size": 14336, "num_hidden_layers": 34,
+        "num_attention_heads": 32, "num_key_value_heads": 8, "max_position_embeddings": 262144, "vocab_size": 131072,
+        "rope_parameters": rope, "rope_scaling": rope, "rope_theta": 1000000.0,
+    }  # fmt: skip
+    config, arch = FAMILY.arch_of(raw)
+    shapes = {name: tuple(w.shape) for name, w in shapes_of(FAMILY.network, config).state_dict().items()}
+    assert len(shapes) == 34 * 9 + 3 and sum(map(math.prod, shapes.values())) == 8_489_553_920
+    assert shapes["encoder.layers.33.self_attn.k_proj.weight"] == (1024, 4096)
+    assert (arch.rope_scaling, config.to_dict()["rope_parameters"]) == (Yarn(16.0, 32.0, 1.0, 16384), rope)
 
 
 @pytest.mark.parametrize("peft", [None, "lora"])

@@ -18,6 +18,7 @@ from dare_bench.reports.elements import Bullets, Element, Heading, Paragraph, Re
 from dare_bench.runs.text import counted, listed
 
 _IDS = 20
+_HOLM = "Holm p"
 FORCED = "FORCED: tasks or prompts differ, which may explain the differences in score"
 """Marks everything that was compared although it is not comparable."""
 
@@ -31,13 +32,14 @@ def elements(comparison: RunComparison, docs: int) -> Iterator[Element]:
         (letter(at), name, run.model, run.status_text, run.created[:16].replace("T", " "))
         for at, (name, run) in enumerate(zip(comparison.names, comparison.runs, strict=True))
     ], ("created", "model", "status"))  # fmt: skip
+    scores, p = " -> ".join(_sides(comparison)), _HOLM if _tests(comparison) > 1 else "p"
     brief = _without(
-        _runs(comparison, "runs"), ("task", " -> ".join(_sides(comparison)), "difference", "changed", "p", "verdict"),
-        [_brief_row(comparison, item) for item in comparison.items], ("changed", " -> ".join(_sides(comparison)), "p"),
+        _runs(comparison, "runs"), ("task", scores, "difference", "changed", p, "verdict"),
+        [_brief_row(comparison, item) for item in comparison.items], ("changed", scores, p),
     )  # fmt: skip
     yield ReportTable(
         (*_runs(comparison, "runs"), "task", "metric", *_sides(comparison), "difference", "better", "worse", "p",
-         "Holm", "verdict"),
+         _HOLM, "verdict"),
         [_row(comparison, item) for item in comparison.items], (brief, *brief.narrower),
     )  # fmt: skip
     yield Bullets(list(_method(comparison)))
@@ -109,6 +111,10 @@ def _row(comparison: RunComparison, item: ScoreComparison) -> list[str]:
     ]
 
 
+def _tests(comparison: RunComparison) -> int:
+    return sum(item.difference.p is not None for item in comparison.items)
+
+
 def _method(comparison: RunComparison) -> Iterator[str]:
     level, items = f"{100 * comparison.level:g}%", comparison.items
     unit = "percent, " if any(item.is_share for item in items) else ""
@@ -119,10 +125,10 @@ def _method(comparison: RunComparison) -> Iterator[str]:
         f"intervals of differences: {_unique(item.difference.method for item in items)}; 0 lies inside unless the test"
         f" rejects it at {level}"
     )
-    if (tests := sum(item.difference.p is not None for item in items)) > 1:
+    if (tests := _tests(comparison)) > 1:
         yield (
-            f"Holm: p adjusted over all {tests} comparisons, which decides the verdict at {level}; p and intervals are"
-            " those of each comparison alone"
+            f"{_HOLM}: p adjusted over all {tests} comparisons, which decides the verdict at {level}; intervals, and a"
+            " column p, are those of each comparison alone"
         )
     else:
         yield f"the verdict is based on p, at {level}"

@@ -188,3 +188,25 @@ def test_no_torch_and_no_harness(tmp_path: Path) -> None:
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.splitlines()[-1] == "[]"
+
+
+@pytest.mark.parametrize("width", [80, 120, 200])
+def test_the_adjusted_p_is_headed_for_what_it_is(tmp_path: Path, width: int) -> None:
+    """Among three runs a narrow table has only the adjusted p, and the note says so of its column."""
+    c = [1.0, 1.0] * 3 + HALF[6:]
+    runs = [
+        Run(make_run(tmp_path, name, values={"s": values}, documents="same"))
+        for name, values in (("a", HALF), ("b", [1.0] * 12 + HALF[12:]), ("c", c))
+    ]
+    console = Console(width=width, file=io.StringIO(), force_terminal=False, markup=False, highlight=False)
+    comparison = compare_runs(runs)
+    show(list(elements(comparison, 0)), console)
+    assert isinstance(console.file, io.StringIO)
+    printed = console.file.getvalue()
+    assert [(item.difference.p, item.adjusted) for item in comparison.items] == [(0.03125, 0.0625), (0.25, 0.25)]
+    head = next(line for line in printed.splitlines() if "verdict" in line and "task" in line)
+    row = next(line for line in printed.splitlines() if line.startswith("A to B"))
+    assert (
+        "Holm p" in head and "0.062" in row and "Holm p: p adjusted over all 2 comparisons" in " ".join(printed.split())
+    )
+    assert (" p " in head.replace("Holm p", "")) == ("0.031" in row) == (width == 200)

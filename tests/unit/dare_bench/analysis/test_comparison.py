@@ -310,4 +310,4 @@ def test_three_runs_say_which_pair(tmp_path: Path) -> None:
     text = _text(runs, all_pairs=True)
     assert "| A to B | s |" in text and "| B to C | s |" in text
     assert "s, A to C: documents that changed" in text and "can show" not in text
-    assert "Holm: p adjusted over all 3 comparisons" in text
+    assert "Holm p: p adjusted over all 3 comparisons" in text

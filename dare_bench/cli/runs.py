@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from dare_bench.cli.guard import echo_problem
 from dare_bench.cli.plain import echo_error, echo_json, plain_console
-from dare_bench.errors import UnknownRunError, UsageError
+from dare_bench.errors import UnknownRunError, UsageError, closest
 from dare_bench.runs.text import listed
 from dare_bench.runs.writer import atomic_write_text
 
@@ -41,6 +41,8 @@ def open_runs(names: str | Iterable[str]) -> list[Run]:
     runs: list[Run] = []
     for name in [names] if isinstance(names, str) else names:
         path = run_path(name)
+        if not path.exists():
+            raise UnknownRunError(f"there is no folder {name}; give a run's folder{_similar(path)}")
         if not path.is_dir() or len(places_at(path)) == 1:
             runs.append(open_run(path))
         elif below := find_runs(path, echo_problem):
@@ -48,6 +50,16 @@ def open_runs(names: str | Iterable[str]) -> list[Run]:
         else:
             raise UnknownRunError(f"no runs in {path.absolute()}; give {LAYOUTS}; {MAKE_ONE}")
     return runs
+
+
+def _similar(path: Path) -> str:
+    """The folders with the most similar names beside ``path`` and, of a bare name, in the default output folder."""
+    folders = {path.parent, Path("out")} if path.parent == Path() else {path.parent}
+    beside = {
+        entry.name: entry for folder in folders if folder.is_dir() for entry in folder.iterdir() if entry.is_dir()
+    }
+    near = [str(beside[name]) for name in closest(path.name, beside)]
+    return f"; closest: {', '.join(near)}" if near else "; dare-bench ls runs DIR lists those in a folder"
 
 
 def open_one(name: str) -> Run:

@@ -91,6 +91,18 @@ def test_words_that_do_not_fit(tmp_path: Path) -> None:
         report([str(tmp_path / "empty")])
 
 
+def test_a_mistyped_run_has_the_closest_names(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Out) -> None:
+    monkeypatch.chdir(tmp_path)
+    for folder in ("out", "other"):
+        make_run(tmp_path / folder, f"tiny-llada-{folder}-0123abcd")
+    for name, near in (("tiny-llada-out-0123abce", "out/tiny-llada-out-0123abcd"),
+                       ("other/tiny-llada-other-9123abcd", "other/tiny-llada-other-0123abcd")):  # fmt: skip
+        with pytest.raises(RunError, match=f"there is no folder {name}; give a run's folder; closest: {near}$"):
+            report([name])
+    with pytest.raises(RunError, match=r"; dare-bench ls runs DIR lists those in a folder$"):
+        report(["zzzzzz"])
+
+
 def test_a_run_of_the_default_folder_by_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Out) -> None:
     make_run(tmp_path / "out", "mine")
     monkeypatch.chdir(tmp_path)

@@ -210,8 +210,8 @@ def sensitivity(baseline: Baseline) -> Iterator[str]:
     if not tests:
         return
     yield (
-        "a check of another checkpoint, dtype or device is a paired test, which smaller drops pass; with a power of"
-        " 80%, and if no document gets better, it detects:"
+        "a check of another checkpoint, dtype or device is a paired test that may miss small drops; if no document"
+        " gets better, it detects in 80% of cases:"
     )
     for name, test in tests.items():
         task, n = baseline.tasks[name], test.difference.n

@@ -274,4 +274,4 @@ def print_timing(timing: RunTiming) -> None:
         return
     samples = f"{counted(timing.samples, 'sample')} answered" if timing.samples else "no sample finished"
     passes = f"{timing.forwards:,} forward passes in {timing.took:.1f}s, {samples}"
-    echo(f"time: about {duration(timing.seconds)} if all goes at the speed of a sample taken now: {passes}")
+    echo(f"time: about {duration(timing.seconds)} at the speed of a sample measured now: {passes}")

@@ -161,7 +161,9 @@ def test_dry_run_shows_and_writes_nothing(toy: ToyModel, capsys: pytest.CaptureF
     assert "question 0" in out and "gen_length=32" in out and "mc_num=128" in out
     assert "mask_id=" in out, "all settings, not only those that matter at every run"
     last = out.splitlines()[-1]
-    assert last.startswith("time: about ") and "at the speed of a sample" in last, "what is known at once comes first"
+    assert last.startswith("time: about ") and "s at the speed of a sample measured now: " in last, (
+        "what is known at once comes first"
+    )
     code, out, _ = call(capsys, *EVAL, "--dry-run", "--json")
     assert code == 0 and json.loads(out)["requests"] == {"toygen": 3, "toychoice": 9}
 

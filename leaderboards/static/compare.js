@@ -100,9 +100,20 @@
       + " both scores are compared, as if their documents differed." : "";
     const fewer = items.some(({ difference, first, second }) => difference.paired && difference.n < Math.max(first.n[0], second.n[0]))
       ? " The rows have not the same documents: scores are those of the documents of both." : "";
-    const several = items.length > 1 ? `; p is adjusted by Holm’s method over all ${items.length} comparisons` : "";
+    const several = items.length > 1 ? `; p is adjusted by Holm’s method over all ${items.length} comparisons on this page, intervals are not`
+      : "; p is that of this pair alone";
     return make("p", { className: "facts", textContent: `The difference is ${items.some((item) => item.other > 1) ? "the other row" : "B"} minus A over the`
-      + ` documents of both, in points for shares, with the 95% interval. Test: ${tests}, two-sided${several}.${fewer}${closed}${unpaired}` });
+      + ` documents of both, in points for shares, with the 95% interval. Test: ${tests}, two-sided${several}.${inMatrices()}${fewer}${closed}${unpaired}` });
+  }
+
+  // The p of this pair in the matrices of the page, where it is adjusted over their pairs.
+  function inMatrices() {
+    const cells = [...document.querySelectorAll("table.matrix td:not(.mirrored)")].filter((cell) => cell.querySelector("a.value")?.search === location.search);
+    return cells.map((cell) => {
+      const section = cell.closest("section"), p = cell.querySelector(".fine:last-child").textContent;
+      const pairs = section.querySelector("[data-pairs]").textContent, verdict = cell.matches(".none") ? "no difference shown" : "a significant difference";
+      return p === "unpaired" || pairs === "1 pair" ? "" : ` Adjusted over the ${pairs} of “${section.querySelector("h2").textContent}”: ${p}, ${verdict}.`;
+    }).join("");
   }
 
   // --- The forest of tasks.

@@ -211,6 +211,25 @@ def test_two_rows_of_one_checkpoint_without_a_changed_document_say_both(look: Lo
     assert page.get_by_role("heading", level=1).inner_text() == "tiny-llada: steps 8 against steps 16"
 
 
+def test_a_pair_of_the_matrix_has_both_its_own_p_and_the_adjusted_one(look: Look, tmp_path: Path) -> None:
+    """Significant alone, but not among three pairs: the page of the pair says both."""
+    half = [1.0, 0.0] * 20
+    for name, values in (("a", half), ("b", [1.0] * 12 + half[12:]), ("c", [1.0] * 6 + half[6:])):
+        make_run(tmp_path / "runs", name, values={"s": values}, model=name, content=name, documents="same", n_total=40)
+    build(tmp_path / "runs", tmp_path / "site")
+    page = look(tmp_path / "site/compare.html")
+    facts = page.locator("section", has=page.locator("table.matrix")).locator("p.facts").inner_text()
+    assert "adjusted by Holm's method over the 3 pairs, intervals are not adjusted" in facts
+    cell = page.locator("table.matrix td:not(.mirrored)", has=page.locator("a[href$='a=a&b=b']"))
+    assert "p = 0.094" in cell.inner_text() and cell.get_attribute("class") == "none"
+    cell.locator("a").click()
+    page.wait_for_selector("table.compared")
+    assert "0.031" in page.get_by_role("row", name="s exact_match").inner_text()
+    note = page.locator("#picked p.facts").first.inner_text()
+    assert "p is that of this pair alone. Adjusted over the 3 pairs of “" in note
+    assert "”: p = 0.094, no difference shown." in note
+
+
 def test_an_address_without_such_runs_says_so(look: Look, built: tuple[Path, Path]) -> None:
     page = look(built[1] / "compare.html", query="?a=r1&b=..%2Fx")
     page.get_by_text("cannot be compared: ../x names no run").wait_for()

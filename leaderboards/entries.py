@@ -7,7 +7,7 @@ Replicates are runs of one checkpoint, or of seeds of one training recipe, with 
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property, lru_cache
 from pathlib import Path
@@ -217,15 +217,16 @@ def _sizes(names: Iterable[str]) -> list[str]:
     return sorted(sizes, key=lambda name: (name != "gen_length", not name.endswith("_length")))
 
 
-def settings_line(entries: Sequence[BoardEntry]) -> str:
-    """Family, dtype, harness and decoding settings of the runs of a row. The values are the resolved ones: tasks and
-    families may set or change them."""
+def settings_line(entries: Sequence[BoardEntry], tasks: Collection[str] | None = None) -> str:
+    """Family, dtype, harness and decoding settings of the runs of a row, in all or only in some ``tasks``. The values
+    are the resolved ones: tasks and families may set or change them."""
     first = entries[0]
     requests = {name: value for entry in entries for name, value in entry.requested.items()}
-    recorded = (name for entry in entries for decoding in entry.decodings.values() for name in decoding)
+    decodings = [own for entry in entries for task, own in entry.decodings.items() if tasks is None or task in tasks]
+    recorded = (name for decoding in decodings for name in decoding)
     shown = []
     for name in dict.fromkeys([*_sizes([*recorded, *requests]), *requests]):
-        used = [decoding[name] for entry in entries for decoding in entry.decodings.values() if name in decoding]
+        used = [decoding[name] for decoding in decodings if name in decoding]
         used = used or [requests.get(name)]
         if name in requests or used != [None]:
             shown.append(f"{name} {spread(used)}")

@@ -10,7 +10,7 @@ from typing import Any
 
 from dare_bench.leaderboards.board_ranking import Stratum, document_values
 from dare_bench.leaderboards.context import Context
-from dare_bench.leaderboards.entries import BoardEntry
+from dare_bench.leaderboards.entries import BoardEntry, settings_line
 from dare_bench.leaderboards.rendering import data_script
 from dare_bench.leaderboards.site import Site
 from dare_bench.runs.scores import Score
@@ -86,6 +86,7 @@ def _record(entry: BoardEntry, score: Score, strata: list[Stratum]) -> dict[str,
     definition, _, prompts = score.task_fingerprint.partition(":")
     return {
         "task": score.task,
+        "settings": settings_line([entry], [score.task, *(stratum.task for stratum in strata)]),
         "key": score.key,
         "value": score.value,
         "lo": score.lo,

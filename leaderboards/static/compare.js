@@ -39,7 +39,7 @@
   async function show() {
     const rows = await Promise.all(wanted.map(Comparison.row));
     const items = Comparison.compare(rows);
-    document.querySelector("h1").textContent = rows.length > 2 ? `${rows.length} rows compared` : heading(...rows);
+    document.querySelector("h1").textContent = rows.length > 2 ? `${rows.length} rows compared` : heading(...rows, items);
     document.title = document.querySelector("h1").textContent;
     const picked = document.querySelector("#picked");
     if (!items.length) throw new Error("they have no task in common");
@@ -47,11 +47,13 @@
       ...items.map((item) => changes(item, rows, items.length)).filter(Boolean), unchanged(items, rows.length));
   }
 
-  // The two names; of one name twice, what differs: what it was trained with, or its settings.
-  function heading(first, second) {
+  // The two names; of one name twice, what differs: what it was trained with, or its settings in the tasks of both.
+  function heading(first, second, items) {
     if (first.title !== second.title) return `${second.title} against ${first.title}`;
-    const facts = [first, second].map((row) => [row.detail, row.settings].join(", ").split(", ").filter(Boolean));
-    const [before, after] = facts.map((own, at) => own.filter((fact) => !facts[1 - at].includes(fact)).join(", "));
+    const pairs = [[first.detail, second.detail], ...items.map((item) => [item.first.settings, item.second.settings])]
+      .map((sides) => sides.map((side) => side.split(", ").filter(Boolean)));
+    const [before, after] = [0, 1].map((at) => [...new Set(pairs.flatMap((sides) =>
+      sides[at].filter((fact) => !sides[1 - at].includes(fact))))].join(", "));
     return before && after ? `${first.title}: ${after} against ${before}` : `${first.title}: two rows`;
   }
 

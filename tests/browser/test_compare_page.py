@@ -230,6 +230,21 @@ def test_a_pair_of_the_matrix_has_both_its_own_p_and_the_adjusted_one(look: Look
     assert "”: p = 0.094, no difference shown." in note
 
 
+def test_the_title_of_a_pair_has_the_settings_of_the_tasks_of_both(look: Look, tmp_path: Path) -> None:
+    """A task that only one row has may have other settings, which say nothing about the comparison."""
+    known: dict[str, Any] = {"documents": "same", "content": "c"}
+    both, more = {"one": [1.0, 0.0] * 10}, {"two": [1.0] * 20}
+    lengths = {"gen_length": 4, "block_length": 4}
+    make_run(tmp_path / "runs", "s8", values=both, decoding={"steps": 8}, **known)
+    make_run(tmp_path / "runs", "s16", values=both, decoding={"steps": 16}, **known)
+    make_run(tmp_path / "runs", "more", values=more, decoding={"steps": 16, **lengths}, **known)
+    build(tmp_path / "runs", tmp_path / "site")
+    for rows in ("a=s16,more&b=s8", "a=more,s16&b=s8"):
+        page = look(tmp_path / "site/compare.html", query=f"?{rows}")
+        page.wait_for_selector("table.compared")
+        assert page.get_by_role("heading", level=1).inner_text() == "tiny-llada: steps 8 against steps 16"
+
+
 def test_an_address_without_such_runs_says_so(look: Look, built: tuple[Path, Path]) -> None:
     page = look(built[1] / "compare.html", query="?a=r1&b=..%2Fx")
     page.get_by_text("cannot be compared: ../x names no run").wait_for()

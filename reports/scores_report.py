@@ -12,7 +12,7 @@ from typing import Any
 from dare_bench.analysis.intervals import separable
 from dare_bench.analysis.names import letter, run_names, unknown_text
 from dare_bench.analysis.published import Bounded, PublishedComparison
-from dare_bench.analysis.settings import answers_each, config_of
+from dare_bench.analysis.settings import answers_each, config_of, distinguishing
 from dare_bench.analysis.task_changes import TaskVariants
 from dare_bench.formatting import NONE, bounds, percent
 from dare_bench.reports.elements import Bullets, Element, Heading, Paragraph, ReportTable
@@ -36,7 +36,7 @@ def elements(runs: Sequence[Run]) -> Iterator[Element]:
     if len(runs) > _FEW_RUNS:
         yield from _overview(runs)
         return
-    for run, name in zip(runs, run_names(runs), strict=True):
+    for run, name, settings in zip(runs, run_names(runs), distinguishing(runs), strict=True):
         yield Heading(name)
         if run.block is None:
             yield Paragraph(f"No results yet (status {run.status}): run the same command again to finish it.")
@@ -49,6 +49,7 @@ def elements(runs: Sequence[Run]) -> Iterator[Element]:
         yield Paragraph(
             f"{block.model.name} ({', '.join(facts)}) under {block.harness.name}"
             f" {_version(block)}, {run.status_text}, {run.created[:16].replace('T', ' ')}"
+            f"{settings and f', {settings}'}"
         )
         top = run.top_level()
         yield _table(["task"], [(run, score, [score.task]) for score in run.scores() if score.task in top])
@@ -66,7 +67,11 @@ def _overview(runs: Sequence[Run]) -> Iterator[Element]:
     """One table for all runs. Values that are equal in all runs are above it instead of in a column."""
     yield Heading("Scores")
     names = dict(zip(map(id, runs), run_names(runs), strict=True))
-    rows = [(run, score, _labels(run, score.task, names[id(run)])) for run in runs for score in _headlines(run)]
+    settings = dict(zip(map(id, runs), distinguishing(runs), strict=True))
+    rows = [
+        (run, score, _labels(run, score.task, names[id(run)]) | {"settings": settings[id(run)]})
+        for run in runs for score in _headlines(run)
+    ]  # fmt: skip
     columns = _columns([labels for _, _, labels in rows], [score.key for _, score, _ in rows])
     if rows:
         run, first = rows[0][0], rows[0][2]
@@ -113,6 +118,8 @@ def _columns(rows: Sequence[dict[str, str]], keys: Sequence[str]) -> list[str]:
     columns.append("task")
     if len({(*(labels[name] for name in columns), key) for labels, key in zip(rows, keys, strict=True)}) < len(keys):
         columns.insert(0, "run")
+    if any(labels["settings"] for labels in rows):
+        columns.insert(columns.index("task"), "settings")
     return columns
 
 

@@ -5,7 +5,7 @@ examples."""
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -127,6 +127,26 @@ def requested(run: Run) -> dict[str, Any]:
     if chat_template(run) and run.results.get("fewshot_as_multiturn") is False:
         settings["fewshot_as_multiturn"] = False
     return settings
+
+
+def distinguishing(runs: Sequence[Run]) -> list[str]:
+    """Of each run the requested settings that not all runs have alike: "steps 8, seed 2". Where a run did not request
+    one of them, its resolved values; empty where they are alike or unknown."""
+    each = [requested(run) for run in runs]
+    names = [
+        name for name in dict.fromkeys(name for own in each for name in own)
+        if len({str(own.get(name)) for own in each}) > 1
+    ]  # fmt: skip
+    return [
+        ", ".join(f"{name} {spread(values)}" for name in names if (values := _values(run, own, name)))
+        for run, own in zip(runs, each, strict=True)
+    ]
+
+
+def _values(run: Run, asked: Mapping[str, Any], name: str) -> list[Any]:
+    if name in asked or run.block is None:
+        return [asked[name]] if name in asked else []
+    return [task.decoding[name] for task in run.block.tasks.values() if task.decoding.get(name) is not None]
 
 
 def differing(

@@ -239,8 +239,10 @@ def runs(
     root: Annotated[str, typer.Argument(metavar="DIR", help="Folder to search.")] = "out",
     json: _Json = False,
 ) -> None:
-    """List runs and external results with their scores."""
+    """List runs and external results with their scores, and the settings in which they differ."""
     from dare_bench.analysis.run_finder import find_runs
+    from dare_bench.analysis.settings import distinguishing
+    from dare_bench.runs.text import one_line
 
     listed = find_runs(root, echo_problem)
     if json:
@@ -249,24 +251,29 @@ def runs(
     if not listed:
         echo(f"no runs in {Path(root).absolute()}; {MAKE_ONE}")
         return
-    names = ["run", "model", "status", "date", "scores"]
-    rows = [dict(zip(names, row, strict=True)) for row in (names, *map(_run_row, listed))]
+    settings = [one_line(text, 60) for text in distinguishing(listed)]
+    names = ["run", "model", "status", "date", "settings", "scores"]
+    rows = [dict(zip(names, row, strict=True)) for row in (names, *map(_run_row, listed, settings))]
+    if not any(settings):
+        names.remove("settings")
     terminal = terminal_width() or 10_000
     for name in ("date", "model", "status"):  # left out of a narrow terminal: no path is folded
         if sum(2 + max(len(row[column]) for row in rows) for column in names) - 2 > terminal:
             names.remove(name)
-    if any(len(row["run"]) + 2 + len(row["scores"]) > terminal for row in rows):
+    if sum(2 + max(len(row[column]) for row in rows) for column in names) - 2 > terminal:
         for row in rows[1:]:
             echo(row["run"], whole=True)
-            echo(f"  {row['scores']}")
+            for column in names[1:]:
+                if row[column]:
+                    echo(f"  {row[column]}")
         return
     echo_columns([[row[column] for column in names] for row in rows], cut=False)
 
 
-def _run_row(run: Run) -> tuple[str, ...]:
+def _run_row(run: Run, settings: str) -> tuple[str, ...]:
     headlines = ((task, run.headline(task)) for task in run.top_level()[:6])
     scores = "  ".join(f"{task} {score.text} (n={score.n})" if score else task for task, score in headlines)
-    return str(run.path), run.model, run.status_text, run.created[:16].replace("T", " "), scores
+    return str(run.path), run.model, run.status_text, run.created[:16].replace("T", " "), settings, scores
 
 
 def _run_record(run: Run) -> dict[str, Any]:

@@ -67,6 +67,7 @@ READ = {
     "trainers": "ls trainers",
     "rewards": "ls rewards",
     "strategies": "ls strategies",
+    "runs": "ls runs RUNS",
     "doctor": "doctor",
     "show": "show AFTER",
     "show a document": "show AFTER --doc 1",

@@ -152,6 +152,23 @@ def test_ls_runs(tmp_path: Path, capsys: Out, monkeypatch: pytest.MonkeyPatch) -
     assert "no runs in" in capsys.readouterr().out
 
 
+def test_ls_runs_tells_runs_by_the_settings_that_differ(
+    tmp_path: Path, capsys: Out, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    for name, decoding in (("a", {"temperature": 0.0}), ("b", {"temperature": 0.0, "steps": 8})):
+        make_run(tmp_path, f"tiny-llada-dare_sudoku-{name}", decoding=decoding)
+    list_runs(".")
+    head, *rows = capsys.readouterr().out.splitlines()
+    assert "settings" in head and ["steps 16" in row for row in rows] == [True, False]
+    assert "steps 8" in rows[1] and not any("temperature" in row for row in rows), "what all have is not repeated"
+    monkeypatch.setattr(sys.stdout, "isatty", lambda: True, raising=False)
+    monkeypatch.setenv("COLUMNS", "60")
+    list_runs(".")
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[1:3] == ["  steps 16", "  dare_sudoku 90.00% (n=20)"] and lines[4] == "  steps 8"
+
+
 @pytest.mark.parametrize("layout", ["lm-eval/tiny-llada/results_*.json", "opencompass/*/results/tiny-llada"])
 def test_an_external_result_has_one_name_that_every_command_accepts(
     tmp_path: Path, capsys: Out, monkeypatch: pytest.MonkeyPatch, layout: str

@@ -121,6 +121,16 @@ def test_no_torch_and_no_harness(tmp_path: Path) -> None:
     assert done.stdout.splitlines()[-1] == "[]"
 
 
+@pytest.mark.parametrize("more", [(), (4,)])
+def test_runs_are_told_by_the_settings_that_differ(tmp_path: Path, capsys: Out, more: tuple[int, ...]) -> None:
+    """Of two runs above their scores, of more in a column."""
+    report([str(make_run(tmp_path, f"r{steps}", decoding={"steps": steps})) for steps in (8, 2, *more)])
+    out = capsys.readouterr().out
+    lines = [line for line in out.splitlines() if "steps 8" in line or "steps 2" in line]
+    assert len(lines) == 2 and all(line.startswith("r") for line in lines) == bool(more)
+    assert ("settings" in out) == bool(more)
+
+
 def test_a_run_named_twice_is_one_run(tmp_path: Path, capsys: Out) -> None:
     run = make_run(tmp_path, "a")
     report([str(run), str(tmp_path)], json=True)

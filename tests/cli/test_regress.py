@@ -26,7 +26,6 @@ from dare_bench.analysis import baseline as baselines
 from dare_bench.analysis.regression import compare_baselines, judge
 from dare_bench.cli import main
 from dare_bench.cli.guard import Stopped
-from dare_bench.diffusion.rng import Draw
 from dare_bench.loading import locate
 from dare_bench.model_adapters.sampling import device, packing, scores, state, strategies
 from dare_bench.model_adapters.sampling.strategies.bounded import Dynamic
@@ -348,8 +347,8 @@ def surest_last(patch: pytest.MonkeyPatch) -> None:
 
 
 def random_for_confidence(patch: pytest.MonkeyPatch) -> None:
-    def drawn(self: Any, offer: Any, at: Any, draws: Any) -> Any:
-        return replace(offer, score_N=at.uniform(Draw.ORDER).to(offer.score_N.dtype))
+    def drawn(self: Any, offer: Any, draws: Any) -> Any:
+        return replace(offer, score_N=draws.order(offer.positions).to(offer.score_N.dtype))
 
     patch.setattr(scores.PositionScore, "order", drawn)
 

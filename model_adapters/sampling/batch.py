@@ -107,13 +107,13 @@ class ActiveRows:
         longest = max(len(row.schedule) for row in self.rows)
         schedule_RS = tables["schedule_RS"]  # nothing is due after a schedule's end
         width = max(schedule_RS.shape[1], self._grown("schedule", longest + 1))
-        tables["schedule_RS"] = schedule_RS = pad(schedule_RS, (0, width - schedule_RS.shape[1]))
-        for i in moved:
-            row, states = self.rows[i], slice(i, None, self.slots)
-            for name in ("step", "post_steps", "begin", "limit"):
-                tables[f"{name}_R"][states] = getattr(row, name)
-            tables["going_R"][states] = torch.arange(self.states) == 0
-            schedule_RS[states] = pad(torch.tensor(row.schedule, dtype=torch.long), (0, width - len(row.schedule)))
+        tables["schedule_RS"] = pad(schedule_RS, (0, width - schedule_RS.shape[1]))
+        rows, at_M = [self.rows[i] for i in moved], torch.tensor(moved)
+        new = {f"{name}_R": [getattr(row, name) for row in rows] for name in ("step", "post_steps", "begin", "limit")}
+        new["schedule_RS"] = [[*row.schedule, *[0] * (width - len(row.schedule))] for row in rows]
+        for name, values in new.items():
+            tables[name].unflatten(0, (self.states, self.slots))[:, at_M] = torch.tensor(values)
+        tables["going_R"].view(self.states, self.slots)[:, at_M] = (torch.arange(self.states) == 0)[:, None]
         return tables
 
     def _along(self, parts: list[Tensor], fill: float = 0) -> Tensor:

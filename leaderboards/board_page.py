@@ -192,7 +192,7 @@ TALL = 25
 CARDS = 20
 """Number of rows that a phone shows, as cards, until all are asked for; also in board.css."""
 DATATABLES = "static/vendor/datatables-3.1.5/dataTables.min.js"
-SCRIPTS = ("board_view", "board_download", "board_passes", "board", "board_compare", "board_details")
+SCRIPTS = ("board_view", "board_download", "board_passes", "board_compare", "board", "board_details")
 
 
 def entrance(view: BoardView) -> str:
@@ -238,6 +238,7 @@ def _table_values(view: BoardView) -> dict[str, Any]:
             for at, (key, column) in enumerate(zip(task_keys(columns), columns, strict=True))
         ],
         "columns": COLUMNS,
+        "ranking": ranking[0] if len(ranking) == 1 else None,
         "rows": [
             (row, weakest(cell.score.tier for cell in row.cells if cell) or "", name, chips, _is_long(row, name, chips))
             for row, name, chips in zip(rows, _names(rows), _chips(rows), strict=True)

@@ -210,6 +210,12 @@ class BoardRow:
         requests = sum(cost.requests for cost in costs)
         return sum(cost.nfe or 0 for cost in costs) / requests if requests else None
 
+    def passes_behind(self, at: int | None) -> float | None:
+        """Forward passes per request of the score in column ``at``; without such a score, or for the mean (None), over
+        all its runs."""
+        cell = None if at is None else self.cells[at]
+        return self.nfe_per_request if cell is None else cell.nfe_per_request
+
     @property
     def tpf(self) -> float | None:
         """Tokens to the first EOS per forward pass, over the runs that generate; None where none does."""

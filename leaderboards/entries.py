@@ -11,6 +11,7 @@ from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property, lru_cache
 from pathlib import Path
+from statistics import fmean
 from typing import Any
 
 from dare_bench.analysis.names import (
@@ -204,6 +205,14 @@ class RunScore:
         """The lowest and the highest score of its seeds."""
         values = [seed.score.value for seed in self.seeds or (self,)]
         return min(values), max(values)
+
+    @property
+    def nfe_per_request(self) -> float | None:
+        """Forward passes per request of its task, of several seeds their mean; of a run that recorded only the sum over
+        its tasks, those of all of them."""
+        each = [seed.entry.nfe_per_request(seed.score.task)[0] for seed in self.seeds or (self,)]
+        known = [passes for passes in each if passes is not None]
+        return fmean(known) if known else None
 
     @property
     def shots(self) -> str:

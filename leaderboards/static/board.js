@@ -17,7 +17,6 @@
     family: row.dataset.family,
     hardware: row.dataset.hardware,
     tier: row.dataset.tier,
-    passes: Number(row.querySelector('[data-of="NFE"]').dataset.order) || null,
     status: "badged" in row.dataset ? "badged" : row.classList.contains("off") ? "unranked" : "ranked",
   }));
 
@@ -97,7 +96,12 @@
     changed();
   });
 
-  const passes = new BoardPasses(facts.map((row) => row.passes));
+  // The forward passes behind the score that ranks: of a task, those of the task; of the mean, those of all tasks.
+  const nfe = heads.findIndex(({ key }) => key === "nfe");
+  const shownPasses = cells.map((row) => row[nfe].dataset.order);
+  const passesBehind = (row, at) => cells[row][at]?.dataset.passes ?? shownPasses[row];
+  const unknownPasses = cells.map((row) => (row[nfe].textContent === "unknown" ? "unknown" : "–"));
+  const passes = new BoardPasses();
   const boxes = heads.map(({ key, name }) =>
     key === "model" ? null : make("input", { type: "checkbox", checked: true, value: key, title: name }));
   const detailed = document.getElementById("detailed");
@@ -115,9 +119,11 @@
   const filters = make("details", { className: "filters" }, make("summary", { textContent: "Filters" }),
     ...(scores.length > 1 ? [field("Rank by", rankers)] : []),
     ...Object.values(selects).map((select) => field(select.label, select)), columns, reset);
+  const allPasses = facts.flatMap((_, row) => heads.map((_, at) => Math.ceil(passesBehind(row, at)))).filter(Boolean);
+  const limitable = new Set(allPasses).size > 1;
   const unfold = () => {
     filters.open = !narrow.matches;
-    if (!passes.useful) return;
+    if (!limitable) return;
     if (narrow.matches) columns.before(passes.field);
     else document.querySelector("header.top").append(passes.field);
   };
@@ -146,19 +152,44 @@
   // from 0 to 100 beside shares, come from the board's data.
   const own = heads.findIndex(({ head }) => "ranks" in head.dataset);
   let ranking = own, withBars = own;
+  showPasses();
 
+  // True if the numbers of passes are others than before.
+  function showPasses() {
+    let differ = false;
+    facts.forEach((row, number) => {
+      const text = passesBehind(number, ranking), cell = cells[number][nfe];
+      row.passes = Number(text) || null;
+      if (cell.dataset.order === text) return;
+      differ = true;
+      cell.dataset.order = text;
+      cell.textContent = text ? figure(Number(text)) : unknownPasses[number];
+      board.cell(number, nfe).invalidate("dom");
+    });
+    passes.offer(facts.map((row) => row.passes));
+    return differ;
+  }
+
+  function figure(value) {
+    const fractionDigits = value >= 1000 ? 0 : 1;
+    return value.toLocaleString("en", { minimumFractionDigits: fractionDigits, maximumFractionDigits: fractionDigits });
+  }
+
+  // True if the rows have other numbers of passes by that score.
   function rank() {
     const [sorted] = board.order();
     const before = ranking;
     ranking = sorted?.[1] && heads[sorted[0]].score ? sorted[0] : own;
     rankers.value = heads[ranking]?.key ?? "";
-    if (ranking === before) return;
+    if (ranking === before) return false;
+    const differ = showPasses();
     passes.say(best());
     heads.forEach(({ head }, at) => head.toggleAttribute("data-ranks", at === ranking));
     // Without waiting where possible: the browser then lays out the table once, with rows and ranks in their order.
     if (BoardDownload.loaded) showRanks(BoardDownload.loaded);
     else BoardDownload.load(element.dataset.source).then(showRanks)
       .catch((error) => { count.textContent = `Ranks cannot be shown: ${error.message}`; });
+    return differ;
   }
 
   function showRanks({ record, names }) {
@@ -265,12 +296,15 @@
   for (const control of [search, ...Object.values(selects), ...boxes.filter(Boolean), detailed, passes.range]) {
     control.addEventListener("input", changed);
   }
-  board.on("order", rank);  // before the rows are drawn in that order
-  board.on("order", () => setTimeout(() => {
-    if (board.order()[0]?.[1] === "") board.order([]).draw();  // a third click: the order of the ranks again
-    rank();
-    keep();
-  }));
+  board.on("order", () => {
+    const again = rank();  // before the rows are drawn in that order
+    setTimeout(() => {
+      const third = board.order()[0]?.[1] === "";  // a third click: the order of the ranks again
+      if (third) board.order([]);
+      if (third || again) draw();
+      keep();
+    });
+  });
   columns.addEventListener("keydown", (event) => {
     if (event.key === "Escape" && columns.open) { columns.open = false; columns.firstElementChild.focus(); }
   });

@@ -3,14 +3,13 @@
 "use strict";
 
 class BoardPasses {
-  // ``known``: the number of passes of each row, null where it is unknown.
-  constructor(known) {
-    this.steps = [...new Set(known.filter(Boolean).map(Math.ceil))].sort((a, b) => a - b);
-    this.useful = this.steps.length > 1;
+  constructor() {
+    this.steps = [];
+    this.limit = Infinity;
     this.range = document.createElement("input");
-    Object.assign(this.range, { type: "range", min: 0, max: Math.max(this.steps.length - 1, 0), step: 1, autocomplete: "off" });
-    this.range.value = this.range.max;
+    Object.assign(this.range, { type: "range", min: 0, max: 0, step: 1, autocomplete: "off" });
     this.range.setAttribute("aria-label", "Most forward passes per request");
+    this.range.addEventListener("input", () => { this.limit = this.steps[Number(this.range.value)]; });
     this.words = document.createElement("span");
     this.words.setAttribute("aria-live", "polite");
     this.field = document.createElement("div");
@@ -18,18 +17,29 @@ class BoardPasses {
     this.field.append(this.words, this.range);
   }
 
-  // The limit as it stands in the address; empty where every number is allowed.
+  // ``known``: the number of passes of each row, null where it is unknown. The limit stays.
+  offer(known) {
+    this.steps = [...new Set(known.filter(Boolean).map(Math.ceil))].sort((a, b) => a - b);
+    this.range.max = Math.max(this.steps.length - 1, 0);
+    this.place();
+  }
+
+  place() {
+    this.range.value = Math.max(this.steps.findLastIndex((step) => step <= this.limit), 0);
+  }
+
+  // The limit as it stands in the address; empty where it allows every number of passes.
   get most() {
-    return this.range.value === this.range.max ? "" : String(this.steps[Number(this.range.value)]);
+    return this.limit < (this.steps.at(-1) ?? 0) ? String(this.limit) : "";
   }
 
   set most(text) {
-    const at = text ? this.steps.findLastIndex((step) => step <= Number(text)) : -1;
-    this.range.value = at < 0 ? this.range.max : at;
+    this.limit = Number(text) || Infinity;
+    this.place();
   }
 
   allow(passes) {
-    return this.most === "" || (passes !== null && Math.ceil(passes) <= Number(this.most));
+    return this.most === "" || (passes !== null && Math.ceil(passes) <= this.limit);
   }
 
   say(best) {

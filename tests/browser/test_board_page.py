@@ -292,6 +292,37 @@ def test_any_score_can_rank_and_its_heading_says_so(look: Look, board: Path) -> 
     assert ranks()[0] == own[0] and query(page) == "" and marked.get_attribute("data-key") == "mean"
 
 
+def test_the_slider_limits_the_passes_of_the_task_that_ranks(look: Look, tmp_path: Path) -> None:
+    """A run of two tasks, 10 and 3 passes a request, and one of the first task alone: as equal as they are."""
+    board = tmp_path / "board.yaml"
+    board.write_text("title: x\nrank_by: dare_sudoku\n")
+    for name, passes in {"both": {"dare_sudoku": 10, "dare_arithmetic": 3}, "alone": {"dare_sudoku": 10}}.items():
+        run = make_run(tmp_path / "runs", name, model=name, content=name, tasks=dict.fromkeys(passes, 0.5))
+        (file,) = run.glob("results_*.json")
+        results = json.loads(file.read_text())
+        for task, nfe in passes.items():
+            results["dare_bench"]["tasks"][task]["nfe"] = 20 * nfe
+        results["dare_bench"]["cost"]["nfe"] = 20 * sum(passes.values())
+        file.write_text(json.dumps(results))
+    build(tmp_path / "runs", tmp_path / "site", samples=False, board=str(board))
+    table = tmp_path / "site" / "table.html"
+    words, passes = ".passes span", "td[data-of=NFE]"
+    page = look(table, scripts=False)
+    assert page.locator(passes).all_inner_texts() == ["10.0", "10.0"]
+    page = look(table, query="?passes=9")
+    assert shown(page) == [] and page.locator(words).inner_text() == "At most 9 passes: no ranked row"
+    page = look(table, query="?rank=dare_arithmetic&passes=9")
+    assert shown(page) == ["both"] and page.locator(passes).all_inner_texts() == ["3.0"]
+    assert page.locator(words).inner_text() == "At most 9 passes: best is both 50.0"
+    page.get_by_role("combobox", name="Rank by").select_option("dare_sudoku")
+    settle(page)
+    assert shown(page) == [] and query(page) == "?passes=9"
+    page.get_by_role("button", name="Reset").click()
+    assert shown(page) == ["alone", "both"] and page.locator(".tick").count() == 2, "rows hidden at first have ticks"
+    page.goto(f"{table.as_uri()}?sort=nfe")
+    assert page.locator(passes).all_inner_texts() == ["10.0", "10.0"]
+
+
 def test_the_keyboard_reaches_the_content_first(look: Look, board: Path) -> None:
     page = look(board)
     page.keyboard.press("Tab")

@@ -271,17 +271,16 @@ def _names(rows: Sequence[BoardRow]) -> list[tuple[str, str, str]]:
     ]
 
 
-def _is_long(row: BoardRow, name: tuple[str, str, str], chips: Sequence[str]) -> bool:
+def _is_long(row: BoardRow, name: tuple[str, str, str], chips: Sequence[tuple[str, bool]]) -> bool:
     """Does a row need more than one line, so that what distinguishes it from others of its name is not left out?"""
-    family_and_size = {row.main.family, compact(row.main.parameters) if row.main.parameters else ""}
-    facts = [*(badge.text for badge in row.badges), *(chip for chip in chips if chip not in family_and_size)]
+    facts = [*(badge.text for badge in row.badges), *(chip for chip, distinguishes in chips if distinguishes)]
     title = len(name[0]) + len(name[2])
     return title > NAME or 1.2 * title + sum(len(fact) + 4 for fact in facts) > LINE
 
 
-def _chips(rows: Sequence[BoardRow]) -> list[list[str]]:
+def _chips(rows: Sequence[BoardRow]) -> list[list[tuple[str, bool]]]:
     """What stands after each name: what distinguishes the checkpoint from others of its name, the settings that differ
-    between the rows of one checkpoint, family, number of parameters."""
+    between the rows of one checkpoint, family, number of parameters; and whether it distinguishes the row."""
     alike: dict[str, list[int]] = defaultdict(list)
     for at, row in enumerate(rows):
         alike[row.name.text].append(at)
@@ -290,10 +289,15 @@ def _chips(rows: Sequence[BoardRow]) -> list[list[str]]:
         for at, text in zip(group, varying([rows[at].settings for at in group]), strict=True):
             differing[at] = text
     facts = [
-        (row.name.detail, text, main.family, compact(main.parameters) if main.parameters else "")
+        (
+            (row.name.detail, True),
+            (text, True),
+            (main.family, False),
+            (compact(main.parameters) if main.parameters else "", False),
+        )
         for row, main, text in zip(rows, (row.main for row in rows), differing, strict=True)
     ]
-    return [[fact for fact in own if fact and fact != UNKNOWN] for own in facts]
+    return [[(fact, own) for fact, own in of_row if fact and fact != UNKNOWN] for of_row in facts]
 
 
 def _note_values(view: BoardView) -> dict[str, Any]:

@@ -59,7 +59,7 @@
   const board = new DataTable(element, {
     paging: false, info: false, autoWidth: false, orderMulti: false, order: [],
     layout: { topStart: null, topEnd: null, bottomStart: null, bottomEnd: null },
-    language: { zeroRecords: "No matching rows. Reset shows all rows." },
+    language: { zeroRecords: 'No matching rows. <button type="button">Show all rows</button>' },
     columns: heads.map(({ first, text }) => ({
       type: text ? "html" : "board",
       className: "",
@@ -112,6 +112,7 @@
 
   const button = (text, action) => make("button", { type: "button", textContent: text, onclick: action });
   const reset = button("Reset", () => { show({}); keep(); });
+  element.tBodies[0].addEventListener("click", ({ target }) => { if (target.closest(".dt-empty button")) reset.click(); });
   const count = make("p", { className: "count" });
   count.setAttribute("role", "status");
   // On a phone filters and columns are behind one button; elsewhere they stand beside the search.
@@ -220,7 +221,8 @@
     (text.closest("a") ?? text).after(bar);
   }
 
-  // The best of the rows that are shown, by the score that ranks: its name and its value.
+  // The best of the rows that are shown, by the score that ranks: its name, its value, and in brackets what tells it
+  // from other rows of its name.
   function best() {
     const way = heads[ranking]?.first === "asc" ? -1 : 1;
     const value = (row) => way * Number(cells[row][ranking].dataset.order);
@@ -228,7 +230,9 @@
       .filter((row) => facts[row].status !== "badged" && cells[row][ranking].dataset.order !== "");
     if (!rows.length) return "";
     const first = rows.reduce((one, other) => (value(other) > value(one) ? other : one));
-    return `${cells[first][1].querySelector("a").textContent} ${cells[first][ranking].querySelector("b").textContent}`;
+    const name = cells[first][1].querySelector("a").textContent, score = cells[first][ranking].querySelector("b").textContent;
+    const own = [...cells[first][1].querySelectorAll("i.own")].map((chip) => chip.textContent).join(", ");
+    return own ? `${name} ${score} (${own})` : `${name} ${score}`;
   }
 
   // The view: from the controls to the table and the address, and back.

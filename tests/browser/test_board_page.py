@@ -120,7 +120,8 @@ def test_search_and_filters_narrow_and_say_how_many_are_left(look: Look, board: 
     page.get_by_role("combobox", name="Family").select_option("llada2")
     assert shown(page) == ["tiny-llada"] and query(page) == "?q=TINY+llada&family=llada2"
     page.get_by_role("searchbox").fill("nothing like it")
-    assert "No matching rows" in page.locator("table.board tbody").inner_text() and status.inner_text() == "0 of 5 rows"
+    nothing = page.locator("table.board tbody")
+    assert nothing.inner_text().strip() == "No matching rows. Show all rows" and status.inner_text() == "0 of 5 rows"
     page.get_by_role("button", name="Reset").click()
     assert shown(page) == ALL and query(page) == "" and page.get_by_role("searchbox").input_value() == ""
     page.get_by_role("combobox", name="Rows").select_option("badged")
@@ -130,6 +131,15 @@ def test_search_and_filters_narrow_and_say_how_many_are_left(look: Look, board: 
     page.get_by_role("combobox", name="Rows").select_option("")
     page.get_by_role("combobox", name="Hardware").select_option("NVIDIA H200")
     assert shown(page) == ["tiny-dream"]
+
+
+@pytest.mark.parametrize("phone", [True, False], ids=["phone", "desk"])
+def test_a_search_without_a_hit_says_so_and_offers_all_rows(look: Look, board: Path, phone: bool) -> None:
+    page = look(board, query="?q=nothing+like+it", phone=phone)
+    cell = page.locator("td.dt-empty")
+    assert cell.evaluate("cell => cell.scrollWidth <= cell.clientWidth") and fits(page) and faults(page) == []
+    cell.get_by_role("button", name="Show all rows").click()
+    assert shown(page) == ALL and query(page) == ""
 
 
 def test_search_finds_whole_words_of_names_and_settings_only(look: Look, tmp_path: Path) -> None:
@@ -290,37 +300,6 @@ def test_any_score_can_rank_and_its_heading_says_so(look: Look, board: Path) -> 
     page.get_by_role("combobox", name="Rank by").select_option("mean")
     page.locator("td[data-of=mean] > .bar").first.wait_for()
     assert ranks()[0] == own[0] and query(page) == "" and marked.get_attribute("data-key") == "mean"
-
-
-def test_the_slider_limits_the_passes_of_the_task_that_ranks(look: Look, tmp_path: Path) -> None:
-    """A run of two tasks, 10 and 3 passes a request, and one of the first task alone: as equal as they are."""
-    board = tmp_path / "board.yaml"
-    board.write_text("title: x\nrank_by: dare_sudoku\n")
-    for name, passes in {"both": {"dare_sudoku": 10, "dare_arithmetic": 3}, "alone": {"dare_sudoku": 10}}.items():
-        run = make_run(tmp_path / "runs", name, model=name, content=name, tasks=dict.fromkeys(passes, 0.5))
-        (file,) = run.glob("results_*.json")
-        results = json.loads(file.read_text())
-        for task, nfe in passes.items():
-            results["dare_bench"]["tasks"][task]["nfe"] = 20 * nfe
-        results["dare_bench"]["cost"]["nfe"] = 20 * sum(passes.values())
-        file.write_text(json.dumps(results))
-    build(tmp_path / "runs", tmp_path / "site", samples=False, board=str(board))
-    table = tmp_path / "site" / "table.html"
-    words, passes = ".passes span", "td[data-of=NFE]"
-    page = look(table, scripts=False)
-    assert page.locator(passes).all_inner_texts() == ["10.0", "10.0"]
-    page = look(table, query="?passes=9")
-    assert shown(page) == [] and page.locator(words).inner_text() == "At most 9 passes: no ranked row"
-    page = look(table, query="?rank=dare_arithmetic&passes=9")
-    assert shown(page) == ["both"] and page.locator(passes).all_inner_texts() == ["3.0"]
-    assert page.locator(words).inner_text() == "At most 9 passes: best is both 50.0"
-    page.get_by_role("combobox", name="Rank by").select_option("dare_sudoku")
-    settle(page)
-    assert shown(page) == [] and query(page) == "?passes=9"
-    page.get_by_role("button", name="Reset").click()
-    assert shown(page) == ["alone", "both"] and page.locator(".tick").count() == 2, "rows hidden at first have ticks"
-    page.goto(f"{table.as_uri()}?sort=nfe")
-    assert page.locator(passes).all_inner_texts() == ["10.0", "10.0"]
 
 
 def test_the_keyboard_reaches_the_content_first(look: Look, board: Path) -> None:

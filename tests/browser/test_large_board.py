@@ -143,7 +143,7 @@ def test_a_number_of_passes_leaves_the_rows_within_it_and_names_the_best(look: L
     slider, words = page.get_by_role("slider"), page.locator(".passes span")
     best = page.locator("table.board tbody tr").first
     name, score = best.locator("th > a").inner_text(), best.locator("td[data-of=mean] b").inner_text()
-    assert words.inner_text() == f"Any number of passes: best is {name} {score}"
+    assert words.inner_text().startswith(f"Any number of passes: best is {name} {score} (")
     slider.focus()
     for _ in range(3):
         page.keyboard.press("ArrowLeft")
@@ -154,11 +154,12 @@ def test_a_number_of_passes_leaves_the_rows_within_it_and_names_the_best(look: L
     assert max(costs) == 8
     name = shown.first.locator("th > a").inner_text()
     score = shown.first.locator("td[data-of=mean] b").inner_text()
-    assert words.inner_text() == f"At most 8 passes: best is {name} {score}"
+    settings = ", ".join(shown.first.locator("th > i.own").all_inner_texts())
+    assert settings and words.inner_text() == f"At most 8 passes: best is {name} {score} ({settings})"
     page.goto(f"{table.as_uri()}?passes=8&rank=task_07")
     page.locator("td[data-of=task_07] > .bar").first.wait_for()
     values = [float(text) for text in page.locator("td[data-of=task_07] b").all_inner_texts()]
-    assert len(values) == 150 and words.inner_text().endswith(f" {max(values):.1f}")
+    assert len(values) == 150 and f" {max(values):.1f} (" in words.inner_text()
     page.get_by_role("button", name="Reset").click()
     assert shown.count() == 300
 

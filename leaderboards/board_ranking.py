@@ -24,7 +24,16 @@ from dare_bench.analysis.pairing import DocumentValues, score_of, values_of
 from dare_bench.analysis.task_changes import DatedScore, QuestionDifference, current, question_difference
 from dare_bench.errors import DareError
 from dare_bench.leaderboards.board import Board, TaskColumn
-from dare_bench.leaderboards.board_rows import BADGES, Badge, BoardRow, badge, cells_of, fold_seeds, group_rows
+from dare_bench.leaderboards.board_rows import (
+    BADGES,
+    Badge,
+    BoardRow,
+    badge,
+    cells_of,
+    fold_seeds,
+    group_rows,
+    limit_text,
+)
 from dare_bench.leaderboards.entries import BoardEntry, RunScore
 from dare_bench.leaderboards.site import Site
 from dare_bench.runs.results import weights_of
@@ -174,8 +183,7 @@ def _badges(
     elif "incomplete" in statuses or failures:
         yield badge("incomplete", f"incomplete: {failures} failed")
     if any(cell is not None and cell.score.limited for cell in row.cells):
-        limits = {entry.limit for entry in row.entries if entry.limit is not None}
-        yield badge("limited", f"limit {limits.pop():g}" if len(limits) == 1 else "some documents")
+        yield badge("limited", limit_text(row.entries))
     if edited := [task for entry in row.entries for task in entry.edited]:
         yield badge("edited", detail=", ".join(edited))
     if any(entry.results_edited for entry in row.entries):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Sequence
+from collections.abc import Hashable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from statistics import fmean
@@ -125,6 +125,12 @@ def badge(kind: str, text: str = "", detail: str = "") -> Badge:
     """A badge of that kind; by default with its general name, with ``detail`` after the general meaning."""
     name, meaning = BADGES[kind]
     return Badge(kind, text or name, f"{meaning.removesuffix('.')}: {detail}." if detail else meaning)
+
+
+def limit_text(entries: Iterable[BoardEntry]) -> str:
+    """What the badge of a limited row says: "limit 40"."""
+    limits = {entry.limit for entry in entries if entry.limit is not None}
+    return f"limit {limits.pop():g}" if len(limits) == 1 else "some documents"
 
 
 @dataclass

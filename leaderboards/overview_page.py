@@ -15,7 +15,7 @@ from dare_bench.leaderboards import speed_page, unmasking_page
 from dare_bench.leaderboards.board import column_names
 from dare_bench.leaderboards.board_page import entrance
 from dare_bench.leaderboards.board_ranking import unranked_reason
-from dare_bench.leaderboards.board_rows import BoardRow
+from dare_bench.leaderboards.board_rows import BoardRow, limit_text
 from dare_bench.leaderboards.charts import frame, scatter
 from dare_bench.leaderboards.charts.rows import Standing, standings
 from dare_bench.leaderboards.context import BoardView, Context
@@ -31,10 +31,11 @@ SHADES = 10
 
 @dataclass(frozen=True, slots=True)
 class HeatCell:
-    """A score as text, and its shade from 0 (worst) to SHADES (best)."""
+    """A score as text, its shade from 0 (worst) to SHADES (best), and its limit of documents, empty for whole tasks."""
 
     text: str
     shade: int
+    limit: str
 
 
 def write(site: Site, context: Context) -> None:
@@ -63,7 +64,7 @@ def _figures(context: Context) -> dict[str, int | str]:
     return {
         "Checkpoints": len({entry.checkpoint for entry in entries}),
         "Runs": len(entries),
-        "Documents": sum(score.n for score in scores if score is not None),
+        "Answers": sum(score.n for score in scores if score is not None),
         "Newest": entries[-1].created[:10],
         "Build": f"dare-bench {__version__}",
     }
@@ -162,7 +163,9 @@ def _range(cells: Sequence[RunScore]) -> tuple[float, float]:
 
 def _heat_cell(cell: RunScore, worst: float, best: float) -> HeatCell:
     share = (cell.score.goodness - worst) / (best - worst) if best > worst else 0.0
-    return HeatCell(short_number(cell.score.value, cell.score.is_share), round(SHADES * min(max(share, 0.0), 1.0)))
+    limit = limit_text([cell.entry]) if cell.score.limited else ""
+    text = short_number(cell.score.value, cell.score.is_share)
+    return HeatCell(text, round(SHADES * min(max(share, 0.0), 1.0)), limit)
 
 
 def _addition(entry: BoardEntry) -> dict[str, Any]:
@@ -175,5 +178,6 @@ def _addition(entry: BoardEntry) -> dict[str, Any]:
         "family": entry.family,
         "scores": known[:4],
         "more": max(len(known) - 4, 0),
+        "limit": limit_text([entry]) if any(score is not None and score.limited for _, score in scores) else "",
         "status": "" if entry.complete or entry.is_external else entry.status,
     }

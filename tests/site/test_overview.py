@@ -35,7 +35,7 @@ def test_five_figures_say_what_is_on_the_site(site: Path) -> None:
     assert facts == [
         ("Checkpoints", "2"),
         ("Runs", "8"),
-        ("Documents", "1,134"),
+        ("Answers", "1,134"),
         ("Newest", "2026-11-21"),
         ("Build", f"dare-bench {__version__}"),
     ]
@@ -92,10 +92,14 @@ def test_the_map_has_the_best_score_of_each_checkpoint_and_shows_gaps(tmp_path: 
     make_run(tmp_path / "runs", "all", tasks={"a": 0.6, "b": 0.5})
     make_run(tmp_path / "runs", "limited", tasks={"a": 1.0, "b": 1.0}, limit=5, n_docs=5)
     make_run(tmp_path / "runs", "other", model="other", content="other", tasks={"a": 0.1})
+    make_run(tmp_path / "runs", "part", model="part", content="part", tasks={"b": 0.2}, limit=5, n_docs=5)
     html = overview(tmp_path / "runs", tmp_path / "site")
-    assert heat(html) == [["tiny-llada", "60.0", "90.0"], ["other", "10.0", "not evaluated"]]
+    whole = [["tiny-llada", "60.0", "90.0"], ["other", "10.0", "not evaluated"]]
+    assert heat(html) == [*whole, ["part", "not evaluated", "20.0 limit 5"]]
+    newest = html.split('<ol class="newest">')[1]
+    assert [" limit 5 " in plain(item) for item in newest.split("</li>")[:5]].count(True) == 2
     shades = re.findall(r'<td class="(\w+)">', html.split('<table class="heat">')[1])
-    assert shades == ["h6", "h9", "h1", "gap"]
+    assert shades == ["h6", "h9", "h1", "gap", "gap", "h2"]
 
 
 @pytest.mark.parametrize("models", [24, 26])

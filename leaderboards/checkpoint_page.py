@@ -1,5 +1,5 @@
 """The page of a checkpoint, by content hash and adapter: what it is, its best scores and the forward passes that they
-take, all its settings, what it was trained from, its published scores, and how to repeat and cite it."""
+take, all its settings, what it was trained from, its published scores, and how to reproduce and cite it."""
 
 from __future__ import annotations
 

@@ -79,7 +79,7 @@ def rows(site: Path, place: str = "table.html") -> dict[str, str]:
     html = (site / place).read_text().split("<tbody>")[1].split("</tbody>")[0]
     result = {}
     for row in html.split("<tr")[1:]:
-        page = re.search(r'href="(?:\.\./)*runs/([^/]+)/', row.split('<th scope="row">')[1])
+        page = re.search(r'href="(?:\.\./)*runs/([^/]+)/', re.split('<th scope="row"[^>]*>', row)[1])
         assert page is not None
         result[page[1]] = plain(row.partition(">")[2])
     return result

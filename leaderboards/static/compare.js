@@ -101,7 +101,7 @@
     const unpaired = items.some(({ difference }) => !difference.paired) ? " Unpaired: a row has no sample lines, so the intervals of"
       + " both scores are compared, as if their documents differed." : "";
     const fewer = items.some(({ difference, first, second }) => difference.paired && difference.n < Math.max(first.n[0], second.n[0]))
-      ? " The rows have not the same documents: scores are those of the documents of both." : "";
+      ? " The rows were scored on different documents; the scores here are over the documents that both have." : "";
     const several = items.length > 1 ? `; p is adjusted by Holm’s method over all ${items.length} comparisons on this page, intervals are not`
       : "; p is that of this pair alone";
     return make("p", { className: "facts", textContent: `The difference is ${items.some((item) => item.other > 1) ? "the other row" : "B"} minus A over the`

@@ -97,19 +97,19 @@ def used(page: Any, script: str) -> float:
 
 
 def test_searching_sorting_and_ranking_are_quick(look: Look, table: Path) -> None:
-    """Each the quickest of five times. On a machine without other work all take less than 0.3 seconds; work beside it
-    shares the caches."""
+    """Each the quickest of five times. On two cores without other work a search takes 0.15 seconds, the others take
+    about 0.3; work beside it shares the caches."""
     page = look(table)
     change = "(node => (node.value = '{}', node.dispatchEvent(new Event('input', {{ bubbles: true }}))))"
     search, rank = (f"{change}(document.querySelector('{of}'))" for of in ("input[type=search]", ".filters select"))
     assert min(used(page, search.format(word)) for word in ("llada2", "dream", "sdar", "llada", "llada2")) < 0.3
     assert page.locator("table.board tbody tr").count() == 72
     page.get_by_role("searchbox").fill("")
-    assert min(used(page, "document.querySelector('th[data-key=nfe] [role=button]').click()") for _ in range(5)) < 0.4
+    assert min(used(page, "document.querySelector('th[data-key=nfe] [role=button]').click()") for _ in range(5)) < 0.5
     used(page, rank.format("task_03"))  # loads the board's data
     page.locator("td[data-of=task_03] > .bar").first.wait_for()
     tasks = ("task_05", "task_07", "task_03", "task_01", "task_05")
-    assert min(used(page, rank.format(task)) for task in tasks) < 0.4
+    assert min(used(page, rank.format(task)) for task in tasks) < 0.5
     page.locator("td[data-of=task_05] > .bar").first.wait_for()
 
 

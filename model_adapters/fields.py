@@ -15,6 +15,7 @@ MAX_COUNT = 65_536
 """Maximum number of tokens, blocks or steps of one answer; published settings stay below 33,000."""
 NaturalNumber = Annotated[int, Field(ge=0), BeforeValidator(Decoding._whole)]
 Count = Annotated[int, Field(ge=1, le=MAX_COUNT), BeforeValidator(Decoding._whole)]
+"""Bounds come first, for the JSON schema. A field's own bounds would be lost here: such a field has its own type."""
 Probability = Annotated[float, Field(ge=0, le=1)]
 TopP = Annotated[float, Field(gt=0, le=1)]
 

@@ -271,7 +271,8 @@ class CheckpointSettings(BaseModel):
         default=None, description="How attention is computed: auto, sdpa, padded, flex or varlen (docs/attention.md)."
     )
     compile: bool | None = Field(
-        default=None, description="Compile the steps of decoding, on CUDA as CUDA graphs (docs/attention.md)."
+        default=None,
+        description="Compile steps of decoding; false: not even captured as CUDA graphs (docs/attention.md).",
     )
     quantize: Literal["int8", "int4"] | None = Field(
         default=None, description="Weight-only quantization of the layers, int8 or int4: approximate (tier A)."
@@ -332,6 +333,8 @@ class ModelSpec:
     """How our networks compute attention (docs/attention.md); None: another engine or library does."""
     compiled: bool = False
     """Are steady steps compiled (docs/attention.md)?"""
+    captured: bool = False
+    """Are small steady steps captured as CUDA graphs, with attention ``padded``?"""
     parameters: int = 0
     heads: int = 0
     kv_heads: int = 0

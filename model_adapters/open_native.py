@@ -18,7 +18,7 @@ from dare_bench.model_adapters.adapters import open_adapter
 from dare_bench.model_adapters.backbone import Arch, DiffusionNetwork
 from dare_bench.model_adapters.backbone.attention import Attention, pick_attention
 from dare_bench.model_adapters.backbone.host_memory import keep_freed_memory
-from dare_bench.model_adapters.backbone.moe import published_shapes
+from dare_bench.model_adapters.backbone.moe import grouped_kernel, published_shapes
 from dare_bench.model_adapters.backbone.network import shapes_of
 from dare_bench.model_adapters.backbone.quantized import KINDS
 from dare_bench.model_adapters.backbone.quantized import quantize as quantize_matrices
@@ -26,7 +26,7 @@ from dare_bench.model_adapters.checkpoint import check_files, compare, folder_sh
 from dare_bench.model_adapters.configs import describing
 from dare_bench.model_adapters.encoding import open_tokenizer
 from dare_bench.model_adapters.family_rules import FamilyRules, SpecialIds
-from dare_bench.model_adapters.frames import CudaGraphs, Frames
+from dare_bench.model_adapters.frames import LAUNCH_BOUND, CudaGraphs, Frames, compiled
 from dare_bench.model_adapters.load_arguments import adapter_folder, check_ids, given_ids, pick_device, pick_dtype
 from dare_bench.model_adapters.native import NativeModel
 from dare_bench.model_adapters.placement import AUTO, main_device, memory_limits, place, plan
@@ -56,7 +56,7 @@ def open_native(family: FamilyRules, path: Path, settings: OpeningSettings, *, w
     limits = memory_limits(settings.max_memory) if settings.device == AUTO else None
     device = pick_device(settings.device if limits is None else main_device(limits))
     parameters = sum(weight.numel() for weight in network.parameters())
-    _prepare(family, network, settings, device, pick_dtype(settings.dtype, device, raw, parameters))
+    framed = _prepare(family, network, settings, device, pick_dtype(settings.dtype, device, raw, parameters))
     network.name_or_path = str(path)
     tokenizer = open_tokenizer(path, network.arch.vocab)
     if device.type == "cpu":
@@ -75,6 +75,7 @@ def open_native(family: FamilyRules, path: Path, settings: OpeningSettings, *, w
         _spec(family, network, replace(ids, **given), path),
         device=str(device),
         compiled=bool(settings.compile),
+        captured=framed and not settings.compile,
         parameters=parameters,
         quantize=settings.quantize,
     )
@@ -82,7 +83,8 @@ def open_native(family: FamilyRules, path: Path, settings: OpeningSettings, *, w
     if tokenizer is not None:
         _complete(tokenizer, family, spec)
     capture = CudaGraphs() if device.type == "cuda" else None
-    frames = Frames(network, capture=capture) if settings.compile else None
+    most = LAUNCH_BOUND if network.attention.name != "padded" else float("inf")
+    frames = Frames(network, compiled if settings.compile else None, capture, most) if framed else None
     return NativeModel(family, loaded, tokenizer, spec, path, adapter, frames)
 
 
@@ -109,14 +111,18 @@ def _network_of_files(family: FamilyRules, path: Path, raw: dict[str, Any]) -> D
 
 def _prepare(
     family: FamilyRules, network: DiffusionNetwork, settings: OpeningSettings, device: torch.device, dtype: torch.dtype
-) -> None:
-    """Give a network without weights its dtype, attention and matrices; raises UsageError."""
+) -> bool:
+    """Give a network without weights its dtype, attention and matrices; returns whether its steady steps have frames:
+    if they are compiled, and on CUDA wherever they can be captured. Raises UsageError."""
     network.config.dtype = dtype
-    if settings.compile:
-        _check_compiled(family, network.arch, device, settings)
+    reason = _without_frames(family, network.arch, device, dtype, settings)
+    if settings.compile and reason:
+        raise UsageError(f"compile=True {reason}")
+    framed = not reason and (device.type == "cuda" if settings.compile is None else settings.compile)
     network.attention = _backend("padded" if settings.compile else settings.attention, network.arch, device, dtype)
     network.to(dtype)
     _quantize(network, settings.quantize)
+    return framed
 
 
 def _spec(family: FamilyRules, network: DiffusionNetwork, ids: SpecialIds, path: Path) -> ModelSpec:
@@ -158,21 +164,24 @@ def _complete(tokenizer: Any, family: FamilyRules, spec: ModelSpec) -> None:
         name_mask(tokenizer, spec.mask_id)
 
 
-def _check_compiled(family: FamilyRules, arch: Arch, device: torch.device, settings: OpeningSettings) -> None:
-    """Raise UsageError unless the steps of a network can be compiled."""
-    reason = ""
+def _without_frames(
+    family: FamilyRules, arch: Arch, device: torch.device, dtype: torch.dtype, settings: OpeningSettings
+) -> str:
+    """Why the steps of a network can be neither captured nor compiled; empty: they can."""
     if settings.attention not in (None, "auto", "padded"):
-        reason = f"takes attention='padded', not {settings.attention!r}; leave attention out"
-    elif settings.device == AUTO:
-        reason = "takes one device, not device='auto'; name a device, or leave compile out"
-    elif settings.adapter is not None:
-        reason = f"takes no adapter ({settings.adapter}); merge it first: dare-bench export merge"
-    elif family.noise == "uniform" or arch.causal_prefix or (arch.moe is not None and arch.moe.pool):
-        reason = f"does not work with {family.name}, whose steps have no static shapes; leave it out"
-    elif device.type == "cpu" and not any(map(which, ("g++", "clang++", os.environ.get("CXX", "g++")))):
-        reason = "needs a C++ compiler, and there is no g++ or clang++; install one, or leave it out"
-    if reason:
-        raise UsageError(f"compile=True {reason}")
+        return f"takes attention='padded', not {settings.attention!r}; leave attention out"
+    if settings.device == AUTO:
+        return "takes one device, not device='auto'; name a device, or leave compile out"
+    if settings.adapter is not None:
+        return f"takes no adapter ({settings.adapter}); merge it first: dare-bench export merge"
+    if family.noise == "uniform" or arch.causal_prefix or (arch.moe is not None and arch.moe.pool):
+        return f"does not work with {family.name}, whose steps have no static shapes; leave it out"
+    if arch.moe is not None and device.type == "cuda" and not grouped_kernel(device, dtype):
+        return "captures experts in bfloat16 on a GPU of compute capability 9.0 or newer; leave it out"
+    compilers = "g++", "clang++", os.environ.get("CXX", "g++")
+    if settings.compile and device.type == "cpu" and not any(map(which, compilers)):
+        return "needs a C++ compiler, and there is no g++ or clang++; install one, or leave it out"
+    return ""
 
 
 def _backend(name: str | None, arch: Arch, device: torch.device, dtype: torch.dtype) -> Attention:

@@ -5,6 +5,8 @@ that the kernels do not take. Dtypes besides float16 and bfloat16 are allowed he
 
 from __future__ import annotations
 
+from functools import partial
+
 import torch
 from torch import Tensor
 
@@ -46,6 +48,9 @@ def varlen_attn(
     pages = torch.cat([table[:count] for table, count in zip(block_table, seqused_k.tolist(), strict=True)])
     cu_seq_k = torch.nn.functional.pad(seqused_k.cumsum(0), (1, 0)).int()
     return _attention(query, key[pages, 0], value[pages, 0], cu_seq_q, cu_seq_k, max_q, max_k)
+
+
+grouped = partial(varlen_attn, enable_gqa=True)
 
 
 def flash_attn_varlen_func(

@@ -42,11 +42,16 @@ def tensors(name: str, family: str = "llada") -> dict[str, Tensor]:
     return load_file(str(PARITY / family / f"{name}.safetensors"))
 
 
+def special_ids(family: str) -> dict[str, int]:
+    """The arguments of ``load`` that replace a tokenizer, which these checkpoints lack."""
+    meta = cases(family)["meta"]
+    return {name: meta[name] for name in ("mask_id", "eos_id", "eot_id") if name in meta}
+
+
 @cache
 def model(family: str = "llada") -> Model:
     """Opened once a process: nothing in the tests changes its weights."""
-    meta = cases(family)["meta"]
-    ids = {k: meta[k] for k in ("mask_id", "eos_id", "eot_id") if k in meta}
+    ids = special_ids(family)
     if family == "llada22":
         return load(with_weights(family, "llada21"), device="cpu", dtype="float32", family="llada2.2", **ids)
     return load(PARITY / family, device="cpu", dtype="float32", **ids)

@@ -149,6 +149,8 @@ def _run(func: Any, *args: Any, **kwargs: Any) -> Any:
         elif made_here and not free:
             _count("launches", name)
     out = func(*_mapped(args, _held), **{key: _mapped(x, _held) for key, x in kwargs.items()})
+    if name == "scaled_dot_product_attention":  # in memory, a query's heads follow one another, as CUDA leaves them
+        out = out.transpose(1, 2).contiguous().transpose(1, 2)
     assert all(tensor.shape == tensor.held.shape for tensor in own.values()), f"{name} changes a tensor's shape"
     return _mapped(out, lambda x: own[id(x)] if id(x) in own else _placed(x)) if made_here else out
 

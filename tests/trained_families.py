@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from golden import PARITY, cases
+from golden import PARITY, special_ids
 
 from dare_bench.loading import load
 from dare_bench.protocols import LoadedModel
@@ -14,7 +14,5 @@ UNBUNDLED = ("fast_dllm_v2",)
 def opened(family: str) -> LoadedModel:
     """A new model, in float32: a test may change its weights."""
     if family in UNBUNDLED:
-        meta = cases(family)["meta"]
-        ids = {name: meta[name] for name in ("mask_id", "eos_id", "eot_id") if name in meta}
-        return load(PARITY / family, device="cpu", dtype="float32", **ids).loaded
+        return load(PARITY / family, device="cpu", dtype="float32", **special_ids(family)).loaded
     return load(f"tiny-{family}-base", device="cpu", dtype="float32").loaded

@@ -97,6 +97,8 @@ def program_parts(model: LoadedModel) -> dict[str, str]:
         parts["attention"] = spec.attention_backend
     if spec.compiled:
         parts["compiled"] = "steps"
+    if spec.captured and spec.attention_backend != "padded":
+        parts["attention"] += ", padded in small steps"
     if spec.engine != "native":
         parts["engine"] = " ".join(filter(None, (spec.engine, spec.engine_version)))
     for entry in registry().entries("family"):

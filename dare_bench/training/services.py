@@ -203,6 +203,7 @@ def open_model(spec: TrainSpec) -> Any:
     arguments = {
         **opening(spec),
         "dtype": dtype,
+        "compile": False,  # neither are steps captured, whose memory trainings need
         **spec.model_args,
         **({} if spec.quantize is None else {"quantize": spec.quantize}),
     }

@@ -106,6 +106,11 @@ def _(x_SD: Tensor, weight_EDM: Tensor, offs: Tensor) -> Tensor:
     return x_SD.new_empty(x_SD.shape[0], weight_EDM.shape[2])
 
 
+def grouped_kernel(device: torch.device, dtype: torch.dtype) -> bool:
+    """Has PyTorch one kernel for all experts on this GPU? Elsewhere the host waits for their sizes."""
+    return dtype == torch.bfloat16 and torch.cuda.get_device_capability(device) >= (9, 0)
+
+
 def _each(x_SD: Tensor, weight_EMD: Tensor, ends_E: Tensor) -> Tensor:
     """Rows of expert e, which end at ``ends_E[e]``, times its matrix: [S, M]. The grouped kernel does not support
     float64, and rows must be multiples of 16 bytes; otherwise the experts are computed one at a time."""

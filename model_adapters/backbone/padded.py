@@ -35,7 +35,7 @@ class PaddedAttention:
             out = attended(_rows(q, padded), k, v, padded.view)
             if out.dim() == 4:
                 return out[padded.row_T, :, padded.column_T]
-            return out[padded.row_T, :, :, padded.column_T].view(q.shape)
+            return out[padded.row_T, :, :, padded.column_T].reshape(q.shape)
         g = padded.view.group
         sparse = q.new_zeros(g.rows * g.length, *q.shape[1:]).index_copy(0, selected, q)
         return dense(sparse.view(g.rows, g.length, *q.shape[1:]), k, v, padded.view)[selected]

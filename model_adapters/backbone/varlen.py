@@ -73,7 +73,7 @@ class Kernel(Protocol):
 
 @dataclass(frozen=True)
 class TorchKernel:
-    """``torch.nn.attention.varlen.varlen_attn`` (torch 2.12 or newer). ``pages``: FlashAttention 3 is active in it."""
+    """``torch.nn.attention.varlen.varlen_attn`` (torch 2.10 or newer). ``pages``: FlashAttention 3 is active in it."""
 
     function: Callable[..., Any]
     pages: bool = False
@@ -86,7 +86,7 @@ class TorchKernel:
             k_JKC, v_JKC, first_k = k_JKC[:, None], v_JKC[:, None], None
             more |= {"seqused_k": rows.count_R, "block_table": rows.table_RJ}
         bounds = rows.first_q, first_k, rows.most_q, rows.most_k
-        out: Tensor = self.function(q_NHC, k_JKC, v_JKC, *bounds, enable_gqa=True, **more)
+        out: Tensor = self.function(q_NHC, k_JKC, v_JKC, *bounds, **more)
         return out
 
 
@@ -164,13 +164,14 @@ def _firsts(count_R: Tensor, device: torch.device) -> Tensor:
 def find_kernel() -> Kernel | None:
     """PyTorch's own kernel, else that of flash-attn; None if neither is installed."""
     try:
-        from torch.nn.attention import current_flash_attention_impl
         from torch.nn.attention.varlen import varlen_attn
-
-        if "enable_gqa" in inspect.signature(varlen_attn).parameters:
-            return TorchKernel(varlen_attn, pages=current_flash_attention_impl() == "FA3")
     except ImportError:
         pass
+    else:
+        if "enable_gqa" not in inspect.signature(varlen_attn).parameters:  # torch 2.10 and 2.11 always do
+            return TorchKernel(varlen_attn)
+        pages = torch.nn.attention.current_flash_attention_impl() == "FA3"
+        return TorchKernel(partial(varlen_attn, enable_gqa=True), pages)
     try:
         from flash_attn import flash_attn_varlen_func
     except ImportError:
@@ -189,5 +190,5 @@ def why_not(device: torch.device, dtype: torch.dtype, channels: int) -> str | No
     if torch.cuda.get_device_capability(device) < (8, 0):
         return f"needs an NVIDIA GPU of compute capability 8.0 or newer, {device} is older"
     if find_kernel() is None:
-        return "needs torch 2.12 or newer, or the package flash-attn 2"
+        return "needs torch 2.10 or newer, or the package flash-attn 2"
     return None

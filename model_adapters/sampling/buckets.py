@@ -1,7 +1,7 @@
 """Sizes to which the tensors of a static shape are filled, so that a run meets few shapes.
 
 The tokens of a pack and its longest row go to the next bucket, of which there are a few in each octave. All other sizes
-only grow during a run, since a larger one costs little.
+only grow during a run, since a larger one costs little, until memory runs out.
 """
 
 from __future__ import annotations
@@ -21,13 +21,10 @@ def bucket(size: int, least: int = 1, steps: int = 1) -> int:
     return -(-size // step) * step
 
 
-class Sizes:
-    """The sizes of a run so far."""
-
-    def __init__(self) -> None:
-        self._grown: dict[str, int] = {}
+class Sizes(dict[str, int]):
+    """The sizes of a run so far, by name."""
 
     def grown(self, name: str, size: int) -> int:
         """At least ``size``, and as before wherever that is enough."""
-        self._grown[name] = max(self._grown.get(name, 0), bucket(size, steps=2))
-        return self._grown[name]
+        self[name] = max(self.get(name, 0), bucket(size, steps=2))
+        return self[name]

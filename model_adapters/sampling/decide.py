@@ -13,7 +13,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from dare_bench.model_adapters.sampling.draws import COUNTER, Draws
+from dare_bench.model_adapters.sampling.draws import Draws
 from dare_bench.model_adapters.sampling.logits import Nudge
 from dare_bench.model_adapters.sampling.records import Decision, Offer, Positions
 from dare_bench.model_adapters.sampling.sampler import Sampler
@@ -29,7 +29,7 @@ class DecisionGroup:
     sampler: Sampler
     logits_NV: Tensor
     positions: Positions
-    draws: Draws = COUNTER
+    draws: Draws
     at_N: Tensor | None = None
     memories: Sequence[Any] = ()
 

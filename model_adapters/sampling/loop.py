@@ -58,7 +58,8 @@ def denoise(
     """
     # FSDP keeps the buffers of gathered weights for training, which cannot use inference tensors.
     mode = torch.no_grad if isinstance(network, Lockstep) else torch.inference_mode
-    return mode()(_Loop(network, iter(rows), mask_id, vocab, max_rows, device, stats, frames).run)()
+    sizes = Sizes() if frames is None else frames.sizes
+    return mode()(_Loop(network, iter(rows), mask_id, vocab, max_rows, device, stats, frames, sizes).run)()
 
 
 def step(device: DeviceState, network: Any) -> Result:
@@ -93,11 +94,11 @@ class _Loop:
     device: torch.device
     stats: LoopStats
     frames: Compiled | None
+    sizes: Sizes
     active: list[RowState] = field(default_factory=list)
     waiting: list[RowState] = field(default_factory=list)
     batch: ActiveRows | None = None
     cache: RowCache | None = None
-    sizes: Sizes = field(default_factory=Sizes)
     drafting: bool = True
 
     def run(self) -> Iterator[RowState]:
@@ -137,10 +138,9 @@ class _Loop:
     def gathered(self) -> ActiveRows:
         """The active rows, with their tensors on the device."""
         backend = getattr(self.network, "attention", None)  # a wrapped network may have none
-        sizes = self.sizes if self.frames is None else self.frames.sizes
         static = backend is not None and backend.static_shapes
         drafts = affordable(self.active, self.device) if self.drafting else 0
-        return ActiveRows(self.active, self.mask_id, self.device, self.cache, sizes if static else None, drafts)
+        return ActiveRows(self.active, self.mask_id, self.device, self.cache, self.sizes if static else None, drafts)
 
     def fill(self) -> Iterator[RowState]:
         """Fill free slots; yields rows without anything to decode."""
@@ -189,6 +189,7 @@ class _Loop:
         caches are recomputed, unless tokens were taken out of their blocks, whose borders the canvas no longer tells.
         """
         batch.sync()
+        self.sizes.clear()
         if batch.states > 1:  # without drafts there may be enough
             self.drafting, self.batch = False, None
             return

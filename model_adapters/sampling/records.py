@@ -85,10 +85,10 @@ class Positions:
         values = {f.name: getattr(self, f.name) for f in fields(self) if f.name.endswith("_N")}
         return replace(self, **{name: x_N[which_N] for name, x_N in values.items() if x_N is not None})
 
-    def uniform(self, draw: Draw, which: slice = slice(None)) -> Tensor:
+    def uniform(self, draw: Draw, which: slice | None = None) -> Tensor:
         """Uniform random numbers of this forward, float64 [N]."""
-        row_N = self.row_N[which]
-        return uniform(self.key_R[row_N], draw, self.forward_R[row_N], self.position_N[which])
+        row_N, at_N = (x_N if which is None else x_N[which] for x_N in (self.row_N, self.position_N))
+        return uniform(self.key_R[row_N], draw, self.forward_R[row_N], at_N)
 
     def masks_left(self, decision: Decision) -> Tensor:
         """Masks of each row's block after a decision, int64 [R]."""

@@ -37,8 +37,7 @@ def by_name():
 
 
 def opened(family: str, **options: Any) -> Model:
-    meta = golden.cases(family)["meta"]
-    ids = {name: meta[name] for name in ("mask_id", "eos_id", "eot_id") if name in meta}
+    ids: dict[str, Any] = dict(golden.special_ids(family))
     if family == "llada22":
         ids["family"] = "llada2.2"
     return load(golden.model(family).loaded.path, device="pretend", dtype="float32", **ids, **options)

@@ -37,7 +37,7 @@ def on_device():
     def model(family):
         if family not in models:
             cpu = golden.model(family)
-            ids = {k: v for k, v in golden.cases(family)["meta"].items() if k in ("mask_id", "eos_id", "eot_id")}
+            ids = golden.special_ids(family)
             named = {"family": "llada2.2"} if family == "llada22" else {}
             folder = cpu.loaded.path
             models[family] = load(folder, device="pretend", dtype="float32", **named, **ids)

@@ -30,8 +30,7 @@ the same."""
 
 def opened(family: str):
     """A tiny random network in the published layout."""
-    meta = golden.cases(family)["meta"]
-    ids = {name: meta[name] for name in ("mask_id", "eos_id", "eot_id") if name in meta}
+    ids = golden.special_ids(family)
     folder = golden.with_weights(family, "llada21") if family == "llada22" else golden.PARITY / family
     return load(folder, device="cpu", dtype="float32", **ids).loaded
 

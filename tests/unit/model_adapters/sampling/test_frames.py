@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import gc
+from dataclasses import replace
 from functools import partial
+from pathlib import Path
 from shutil import which
 
+import flash_stand_in
 import golden
 import pytest
 import torch
@@ -15,14 +19,13 @@ from trajectories import close_events
 
 from dare_bench import load
 from dare_bench.model_adapters.backbone.attention import BACKENDS
-from dare_bench.model_adapters.frames import Frames, StepFrame, compiled
-from dare_bench.types import Request
+from dare_bench.model_adapters.backbone.varlen import TorchKernel, VarlenAttention
+from dare_bench.model_adapters.frames import CudaGraphs, Frames, StepFrame, compiled
+from dare_bench.model_adapters.llada import FAMILY, LLaDAConfig, LLaDAModelLM
+from dare_bench.model_adapters.native import NativeModel
+from dare_bench.types import LoopStats, ModelSpec, Request
 
 CASES = [(family, way) for family, ways in WAYS.items() for way in ways]
-
-
-def plain(step):
-    return step
 
 
 WITHOUT = {("fast_dllm_v2", "sub_block"), *(("dream", way) for way in ("topk_margin", "entropy after top-p"))}
@@ -56,7 +59,7 @@ def answers(model, family, way):
 def test_steps_of_static_shape_answer_as_others(family, way, framed):
     """As CUDA graphs capture them, by a stand-in that fails on what cannot be captured; and without frames."""
     listed, capture = answers(golden.model(family), family, way), RecordedGraphs()
-    model = framed(family, compiler=plain, capture=capture)
+    model = framed(family, compiler=None, capture=capture)
     assert answers(model, family, way) == listed
     assert (capture.replayed > 0) == ((family, way) not in WITHOUT)
     model.loaded.frames = None
@@ -72,7 +75,7 @@ def test_near_ties_are_those_of_other_steps(framed, monkeypatch):
         return [answer.near_tie for answer in answers]
 
     listed = near(golden.model("llada"))
-    assert near(framed("llada", compiler=plain, capture=RecordedGraphs())) == listed
+    assert near(framed("llada", compiler=None, capture=RecordedGraphs())) == listed
     assert {*listed} == {True, False}
 
 
@@ -81,7 +84,7 @@ def test_two_loops_take_turns_with_one_frame(framed):
     asked = [[[3 + (5 * i + j + k) % 40 for j in range(12)] for i in range(4)] for k in range(2)]
     decoding = {"gen_length": 8, "block_length": 4}
     listed = [[a.tokens for a in golden.model("llada").generate(group, **decoding)] for group in asked]
-    loaded = framed("llada", compiler=plain, capture=RecordedGraphs()).loaded
+    loaded = framed("llada", compiler=None, capture=RecordedGraphs()).loaded
     requests = [
         [Request(str(i), "generate", tokens, decoding=decoding) for i, tokens in enumerate(group)] for group in asked
     ]
@@ -124,17 +127,65 @@ def test_steps_of_one_shape_are_one_graph(family, framed, monkeypatch):
 def test_compiled_steps_answer_as_others(framed):
     asked, fields = [[3 + j for j in range(12)], [9 + j for j in range(12)]], {"gen_length": 8, "block_length": 4}
     listed = [a.tokens for a in golden.model().generate(asked, **fields)]
-    assert [a.tokens for a in framed("llada").generate(asked, **fields)] == listed
+    assert [a.tokens for a in framed("llada", compiler=compiled).generate(asked, **fields)] == listed
 
 
 @pytest.mark.cuda
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="CUDA graphs need a GPU")
 @pytest.mark.parametrize(("family", "fields"), ONE_SHAPE.items())
 def test_cuda_graphs_answer_as_others(family, fields):
-    """Compiled, captured and replayed, for prompts of mixed length in float32."""
+    """Captured and replayed as they are, and compiled before, for prompts of mixed length in float32; experts, which
+    are captured in bfloat16 alone, only as they are."""
+    experts = golden.model(family).network.arch.moe is not None
     asked = [[3 + (5 * i + j) % 40 for j in range(8 + 4 * (i % 5))] for i in range(16)]
-    found = []
-    for compile in (False, True):
-        model = load(golden.PARITY / family, device="cuda", dtype="float32", attention="padded", compile=compile)
+    found, options = [], {"device": "cuda", "dtype": "bfloat16" if experts else "float32", "attention": "padded"}
+    for compile in (False, None) if experts else (False, None, True):
+        model = load(golden.PARITY / family, compile=compile, **options, **golden.special_ids(family))
+        assert (model.loaded.frames is None) == (compile is False)
         found.append([a.tokens for a in model.generate(asked, max_rows=4, **fields)])
-    assert found[0] == found[1]
+    assert all(tokens == found[0] for tokens in found[1:])
+
+
+def test_small_steps_are_captured_with_padded_attention_and_others_are_not(framed):
+    """As on a GPU by default: other forwards keep the network's attention."""
+    asked, fields = prompts("llada")[:4], WAYS["llada"]["threshold"]
+    listed = [a.tokens for a in golden.model("llada").generate(asked, max_rows=3, **fields)]
+    for most, replayed in ((1e12, True), (1e3, False)):
+        capture, varlen = RecordedGraphs(), VarlenAttention(TorchKernel(flash_stand_in.grouped))
+        model = framed("llada", compiler=None, capture=capture, most=most)
+        model.network.attention = varlen
+        assert [a.tokens for a in model.generate(asked, max_rows=3, **fields)] == listed
+        assert (capture.replayed > 0) == replayed and model.network.attention is varlen
+
+
+@pytest.mark.cuda
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="CUDA graphs need a GPU")
+def test_memory_that_runs_out_while_capturing():
+    """Half of the rows wait, and the answers are those of enough memory."""
+    torch.manual_seed(0)
+    config = LLaDAConfig(
+        d_model=256, n_heads=4, n_kv_heads=4, n_layers=2, mlp_hidden_size=512, vocab_size=512, embedding_size=512,
+        max_sequence_length=2048, init_std=0.06,
+    )  # fmt: skip
+    network, spec = LLaDAModelLM(config).cuda().eval(), ModelSpec("llada", 511, (510,), None, 510, 512, 2048)
+    network.attention = BACKENDS["padded"]
+    decoding = {"gen_length": 32, "block_length": 32, "steps": 8}
+    requests = [
+        Request(str(i), "generate", [5 + (5 * i + j) % 400 for j in range(1000 + 7 * (i % 5))], decoding=decoding)
+        for i in range(64)
+    ]
+    found, halvings = [], []
+    for room in (1 << 34, 400 << 20):
+        model = NativeModel(FAMILY, network, None, replace(spec, device="cuda"), Path())
+        model.frames = Frames(network, None, CudaGraphs())
+        gc.collect()
+        torch.cuda.empty_cache()
+        total = torch.cuda.get_device_properties(0).total_memory
+        torch.cuda.set_per_process_memory_fraction((torch.cuda.memory_reserved() + room) / total)
+        stats = LoopStats()
+        try:
+            found.append({s.request.key: s.answer.tokens for s in model.generate(requests, max_rows=64, stats=stats)})
+        finally:
+            torch.cuda.set_per_process_memory_fraction(1.0)
+        halvings.append(len(stats.halvings))
+    assert found[0] == found[1] and halvings[0] == 0 < halvings[1]

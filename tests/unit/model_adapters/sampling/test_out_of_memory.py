@@ -5,9 +5,12 @@ from __future__ import annotations
 import golden
 import pytest
 import torch
+from graph_stand_in import RecordedGraphs
 from torch.utils._python_dispatch import TorchDispatchMode
 
+from dare_bench.model_adapters.backbone.attention import BACKENDS
 from dare_bench.model_adapters.backbone.cache import KVStore
+from dare_bench.model_adapters.frames import Frames
 from dare_bench.model_adapters.sampling import drafts, loop, row_cache, speculation
 from dare_bench.model_adapters.sampling.device import DeviceState
 from dare_bench.model_adapters.sampling.recorder import Recorder
@@ -52,6 +55,26 @@ def test_a_decision_that_fails_is_made_again(family, fields, monkeypatch):
 
     monkeypatch.setattr(loop, "joined", fails_behind_the_second)
     assert answers(family, fields) == (*expected, 1)
+
+
+@pytest.mark.parametrize("framed", [False, True])
+def test_fewer_rows_take_less_memory_in_static_shapes_too(framed, monkeypatch):
+    """A pack is filled to the sizes of the packs before it, but not to those for which memory ran out."""
+    loaded, decide, counts = golden.model("llada").loaded, loop.joined, []
+    monkeypatch.setattr(loaded.network, "attention", BACKENDS["padded"])
+    monkeypatch.setattr(loaded, "frames", Frames(loaded.network, None, RecordedGraphs()) if framed else None)
+    *expected, _ = answers(*WAYS[0])
+
+    def fails_for_all_rows(groups, decisions, positions):
+        counts.append(len(positions.row_N))
+        if counts[-1] > counts[0] / 2:
+            raise torch.OutOfMemoryError("out of memory")
+        return decide(groups, decisions, positions)
+
+    monkeypatch.setattr(loop, "joined", fails_for_all_rows)
+    if framed:
+        loaded.frames = Frames(loaded.network, None, RecordedGraphs())
+    assert answers(*WAYS[0]) == (*expected, 1)
 
 
 @pytest.mark.parametrize(("family", "fields"), [WAYS[0], WAYS[3]])

@@ -22,9 +22,8 @@ from run_factory import make_run
 from dare_bench import fingerprint
 from dare_bench.errors import DataError
 from dare_bench.loading import locate
-from dare_bench.runs.reader import Run
-from dare_bench.sweeps.handlers import Ended, summary
-from dare_bench.sweeps.job import NodeJob, work
+from dare_bench.sweeps.job import Ended, NodeJob, work
+from dare_bench.sweeps.record import RunOfNode
 from dare_bench.sweeps.sweep_graph import SweepNode
 
 
@@ -61,7 +60,7 @@ def evaluate(out: Path, node: SweepNode, overrides: Mapping[str, Any]) -> Ended:
     content = fingerprint.content_hash(out / node.training if node.training is not None else locate(checkpoint))
     run_id = f"{fingerprint.slug(checkpoint, 60)}-{fingerprint.digest([node.settings, content], 8)}"
     built = make_run(out / "runs", run_id, model=checkpoint, n_docs=2, content=content.removeprefix("sha256:"))
-    return Ended((summary(Run(built)),))
+    return Ended((RunOfNode(id=built.name),))
 
 
 def _begin(out: Path, node: SweepNode) -> None:

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from dare_bench.cli.guard import State
-from dare_bench.cli.plain import echo, echo_error, echo_json, plain_console, plain_table
+from dare_bench.cli.plain import echo, echo_json, plain_console, plain_table
 from dare_bench.errors import UsageError
 from dare_bench.formatting import score_text
 from dare_bench.runs.text import counted, listed
@@ -15,8 +16,8 @@ from dare_bench.runs.text import counted, listed
 if TYPE_CHECKING:
     from rich.tree import Tree
 
-    from dare_bench.costs.sweep import SweepEstimates
-    from dare_bench.sweeps.record import Record
+    from dare_bench.costs.sweep import Estimates
+    from dare_bench.runs.reader import Run
     from dare_bench.sweeps.run import SweepResult
 
 
@@ -76,41 +77,39 @@ def sweep(
 
 def _preview(file: str, output_path: str, json: bool) -> None:
     from dare_bench.cli.dry_run import refuse_json
-    from dare_bench.costs.sweep import estimate
+    from dare_bench.costs.sweep import estimate, total
 
     refuse_json(json)
     estimates = estimate(file, output_path)
     plain_console(width=10_000).print(_tree(estimates))  # no line of a node wraps in a file or a pipe
-    for note in estimates.notes:
+    for note in total(estimates):
         echo(note)
-    if refused := [(name, cost.error) for name, cost in estimates.costs.items() if cost.error]:
-        (node, error), *others = refused
+    if refused := [(node.id, cost.error) for node, cost in estimates if cost is not None and cost.error]:
+        (name, error), *others = refused
         also = f"; so would {counted(len(others), 'other node')}" if others else ""
-        raise UsageError(f"{node} would fail: {error}{also}")
+        raise UsageError(f"{name} would fail: {error}{also}")
 
 
-def _tree(estimates: SweepEstimates) -> Tree:
+def _tree(estimates: Estimates) -> Tree:
     """The graph: under each model its evaluations and trainings, under each training its evaluations."""
     from rich.text import Text
     from rich.tree import Tree
 
-    root = Tree(Text(f"{estimates.name}: {len(estimates.nodes)} nodes in {estimates.out}"))
+    root = Tree(Text(f"{len(estimates)} nodes"))
     branches: dict[str, Tree] = {}
-    for node in estimates.nodes:
+    for node, cost in estimates:
         name = node.training or node.model_name
         if name and name not in branches:
             branches[name] = root.add(Text(name))
         above = branches[name] if name else root
-        status, cost = estimates.status[node.id], estimates.costs.get(node.id)
-        about = "done" if cost is None else f"[{'again' if status == 'done' else status}] {cost.text}"
-        branches[node.id] = above.add(Text(f"{node.id}\n{about}"))
+        branches[node.id] = above.add(Text(f"{node.id}\n{'done' if cost is None else f'[to do] {cost.text}'}"))
     return root
 
 
 def _record(result: SweepResult) -> dict[str, Any]:
     nodes = [node.model_dump(mode="json") for node in result.nodes]
     site = str(result.site) if result.site is not None else None
-    return {"path": str(result.path), "site": site, "nodes": nodes, "unnamed": list(result.unnamed)}
+    return {"path": str(result.path), "site": site, "nodes": nodes}
 
 
 def _print(result: SweepResult) -> None:
@@ -118,21 +117,22 @@ def _print(result: SweepResult) -> None:
     from dare_bench.formatting import duration
 
     rows = [
-        (node.id, node.status, duration(node.seconds) if node.where else "", _scores(node)) for node in result.nodes
+        (node.id, node.status, duration(node.seconds) if node.where else "", _scores(result.runs_of(node)))
+        for node in result.nodes
     ]
     plain_console().print(plain_table(("node", "status", "took", "score"), rows, right=("took",)))
     for node in result.failed:
         echo(f"{node.status.upper()}: {node.id}: {node.error}")
         if node.status == "failed":
             echo(f"  log: {result.path / 'nodes' / node.id / 'log.txt'}")
-    for name in result.unnamed:
-        echo_error(f"no longer in the file: {name}")
 
 
-def _scores(node: Record) -> str:
+def _scores(runs: Iterable[Run]) -> str:
     """The first three headline scores of an evaluation."""
     from dare_bench.runs.scores import are_shares
 
-    scores = [(score, score.value) for run in node.runs for score in run.scores if score.value is not None]
-    texts = [f"{s.task} {score_text(value, are_shares(s.metric, value))} (n={s.n})" for s, value in scores]
+    heads = [score for run in runs for task in run.top_level() if (score := run.headline(task)) is not None]
+    texts = [
+        f"{s.task} {score_text(s.value, are_shares(s.key, s.value))} (n={s.n})" for s in heads if s.value is not None
+    ]
     return listed(texts, 3)

@@ -49,14 +49,10 @@ def assumed(step: StepEstimate) -> Iterator[str]:
     yield f"rows of the mean length ({step.rows.source}); {step.gpu.text}"
     if step.rehearsal.request is not None:
         yield "every completion takes the most forwards of its sampler, and has a gradient"
-    if step.spec.adapter:
-        yield f"the adapter {step.spec.adapter} has the rank and the targets of --lora-r and --lora-targets"
     if step.spec.quantize:
         yield f"the base takes the memory of its dtype: that it is held in {step.spec.quantize} is not counted"
     if step.seconds is None:
         yield "no time: products are float32 (give --bf16), and the data sheets' rates are of bfloat16"
-    elif step.spec.peft and not step.spec.bf16:
-        yield "the adapter's float32 products are as fast as those of bfloat16; --bf16 avoids them"
     if step.processes > 8:
         yield f"the links between machines are as fast as in one; all {step.processes} GPUs are counted as if in it"
 

@@ -37,28 +37,17 @@ class Pass:
 
 
 @dataclass(frozen=True)
-class GpuCost:
-    """``forwards``: passes, counted per row (NFE); ``pflop``: 1e15 operations; ``hours``: GPU hours."""
-
-    forwards: int
-    pflop: float
-    hours: float
-
-    @property
-    def text(self) -> str:
-        hours = f"{self.hours:,.1f} GPU hours" if self.hours >= 1 else f"{self.hours * 60:.0f} GPU minutes"
-        return f"{self.forwards:,} forward passes, {self.pflop:,.0f} PFLOP, {hours}"
-
-
-@dataclass(frozen=True)
 class RecipeEstimate:
-    """``at_most``: every response has its full length, and every block all forwards that its strategy may take."""
+    """What a run takes at most: every response has its full length, and every block all forwards that its strategy may
+    take. ``forwards``: passes, counted per row (NFE); ``pflop``: 1e15 operations; ``hours``: GPU hours."""
 
     recipe: str
     gpu: str
     documents: int
     prompts: int
-    at_most: GpuCost
+    forwards: int
+    pflop: float
+    hours: float
     assumptions: list[str]
 
     def plain(self) -> dict[str, Any]:
@@ -66,8 +55,12 @@ class RecipeEstimate:
 
     def text(self) -> str:
         """The estimate in a few lines."""
-        head = f"{self.recipe}: estimate for one {self.gpu}, not a measurement"
-        lines = [head, f"  {self.prompts:,} prompts ({self.documents:,} documents)", f"  at most {self.at_most.text}"]
+        hours = f"{self.hours:,.1f} GPU hours" if self.hours >= 1 else f"{self.hours * 60:.0f} GPU minutes"
+        lines = [
+            f"{self.recipe}: estimate for one {self.gpu}, not a measurement",
+            f"  {self.prompts:,} prompts ({self.documents:,} documents)",
+            f"  at most {self.forwards:,} forward passes, {self.pflop:,.0f} PFLOP, {hours}",
+        ]
         return "\n".join([*lines, *(f"  assumed: {text}" for text in self.assumptions)])
 
 
@@ -92,15 +85,16 @@ def estimate(recipe: Recipe, overrides: Mapping[str, Any] | None = None, gpu: st
         requests = documents * fields["repeats"] * (test_set.choices or 2)
         tokens = prompt + (target := test_set.answer_tokens or 1)  # of a choice and its context
         request = Request("", "score", [0] * prompt, [0] * target, fields["likelihood"])
-        at_most = _cost([Pass(model.forwards(request), tokens, tokens, target / 2)], network, device, requests)
+        passes = [Pass(model.forwards(request), tokens, tokens, target / 2)]
     else:
         requests = documents * fields["repeats"] * run.prompts
         sampler = model.family.sampler(model.resolve(fields["decoding"]), model.spec)
         steps = sampler.strategy.most_forwards(sampler.block_length)
         length = f"full length of {sampler.gen_length} in blocks of {sampler.block_length}, of at most {steps} steps"
         notes.insert(1, f"every response has its {length}")
-        at_most = _cost(list(decoding(sampler, prompt)), network, device, requests)
-    return RecipeEstimate(recipe.name, device.name, documents, requests, at_most, notes)
+        passes = list(decoding(sampler, prompt))
+    cost = _cost(passes, network, device, requests)
+    return RecipeEstimate(recipe.name, device.name, documents, requests, *cost, notes)
 
 
 def _documents(name: str, test_set: TestSet, fields: Mapping[str, Any]) -> int:
@@ -141,14 +135,13 @@ def decoding(sampler: Any, prompt: int) -> Iterator[Pass]:
         yield Pass(blocks * (each - 1), rest, total, block / 2)
 
 
-def _cost(passes: Sequence[Pass], network: Network, gpu: Gpu, requests: int) -> GpuCost:
-    import torch
+def _cost(passes: Sequence[Pass], network: Network, gpu: Gpu, requests: int) -> tuple[int, float, float]:
+    """Forwards, 1e15 operations, and hours."""
+    from torch import bfloat16
 
     from dare_bench.costs.trace import answering
 
-    operations = seconds = 0.0
-    for part in passes:
-        one = answering(network, torch.bfloat16, ROWS, *part.sizes())
-        times = requests * part.count / ROWS
-        seconds, operations = seconds + times * gpu.seconds(one.flop, one.moved), operations + times * one.flop
-    return GpuCost(round(requests * sum(part.count for part in passes)), operations / 1e15, seconds / 3600)
+    traced = [(requests * part.count / ROWS, answering(network, bfloat16, ROWS, *part.sizes())) for part in passes]
+    seconds = sum(times * gpu.seconds(one.flop, one.moved) for times, one in traced)
+    forwards = round(requests * sum(part.count for part in passes))
+    return forwards, sum(times * one.flop for times, one in traced) / 1e15, seconds / 3600

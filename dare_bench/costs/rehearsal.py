@@ -17,9 +17,8 @@ from torch import Tensor
 from dare_bench import recipes
 from dare_bench.costs.recipe import TEMPLATE_TOKENS
 from dare_bench.errors import UsageError
-from dare_bench.registry import registry
 from dare_bench.training.data import hub_data, read_data
-from dare_bench.training.rows import Kind, PreferencePair, TokenRow, Tokens
+from dare_bench.training.rows import Data, Example, Kind, TokenRow, Tokens
 from dare_bench.training.sources import find_files
 from dare_bench.training.spec import TrainSpec
 from dare_bench.training.tokens import tokenize
@@ -50,42 +49,37 @@ class SampledRows:
 def rows_of(spec: TrainSpec, kind: Kind, model: Any) -> SampledRows:
     """The rows of a training, tokenized as in it if the checkpoint is on this machine. Raises UsageError, DataError:
     the training would refuse them."""
-    known, name, canvas, records = hub_data(spec.task), "", None, tuple[RewardPrompt, ...]()
+    known, tokenizer = hub_data(spec.task), model.tokenizer
     if known is None and (spec.task is not None or find_files(str(spec.data), spec.split)):
         few = spec.model_copy(update={"rows": min(spec.rows or SAMPLED_ROWS, SAMPLED_ROWS)})
         data = read_data(spec if spec.max_steps is None else few, kind)
         count, data = len(data.rows), replace(data, rows=data.rows[:SAMPLED_ROWS])
-        if model.tokenizer is not None:
-            some = tokenize(data, model, spec)  # which drops rows that are too long, as the training does
-            return SampledRows(round(count * len(some.items) / len(data.rows)), some, "its tokenizer")
-        name, canvas, records = data.name, data.canvas, tuple(r for r in data.rows if isinstance(r, RewardPrompt))
-        prompt, answer = (mean(sizes) / CHARACTERS for sizes in zip(*map(_characters, data.rows), strict=True))
-        source = f"characters / {CHARACTERS:g}"
+        source = "its tokenizer" if tokenizer is not None else f"characters / {CHARACTERS:g}"
     else:
         of_hub = [t for t in recipes.test_sets() if known and t.id.partition(",")[0].replace(" ", ":") == known.data]
-        if not of_hub:
+        if not of_hub or kind == "pairs":
             raise UsageError(
                 f"the lengths of the rows of {spec.task or spec.data} are unknown: they are not on this machine, and "
                 "no recipe has their mean; give a local file (--data FILE)"
             )
-        count = spec.rows or known.count
+        prompt, answer = (
+            " " * round((tokens or 0) * CHARACTERS) for tokens in (of_hub[0].prompt_tokens, of_hub[0].answer_tokens)
+        )
+        example = Example([{"role": "user", "content": prompt}], answer, "")
+        row = RewardPrompt(example.prompt, "0", str(spec.task), "") if kind == "prompts" else example
+        data, count, tokenizer = Data(kind, (row,), "", str(spec.task)), spec.rows or known.count, None
         source = f"the mean lengths of {of_hub[0].id}, {TEMPLATE_TOKENS} for a chat template"
-        prompt, answer = (of_hub[0].prompt_tokens or 0) + TEMPLATE_TOKENS, of_hub[0].answer_tokens or 0
-        if kind == "prompts" and spec.task in registry().names("reward"):  # the rows name the task's reward
-            records = (RewardPrompt("", "0", str(spec.task), str(spec.task)),)
-    limit = spec.max_length or 10**9
-    kept = min(round(prompt), limit - 1)
-    row = TokenRow((0,) * kept, (0,) * (0 if kind == "prompts" else min(round(answer), limit - kept)), "", 0)
-    items = ((row,) * (2 if kind == "pairs" else 1),)
-    return SampledRows(count, Tokens(kind, items, "", name, canvas, records, spec.max_length), source)
+    if tokenizer is None:
+        model = SimpleNamespace(tokenizer=None, spec=model.spec, encode=_by_length)
+    some = tokenize(data, model, spec)  # which drops rows that are too long, as the training does
+    return SampledRows(round(count * len(some.items) / len(data.rows)), some, source)
 
 
-def _characters(row: Any) -> tuple[float, float]:
-    """Those of a prompt, with its chat template, and of an answer."""
-    is_chat = not isinstance(row.prompt, str)
-    prompt = "".join(turn["content"] for turn in row.prompt) if is_chat else row.prompt
-    answer = max(row.chosen, row.rejected, key=len) if isinstance(row, PreferencePair) else getattr(row, "answer", "")
-    return len(prompt) + CHARACTERS * TEMPLATE_TOKENS * is_chat, len(answer)
+def _by_length(prompt: Any) -> list[int]:
+    """As many ids as a text, or chat turns with their template, have on average."""
+    if isinstance(prompt, str):
+        return [-1] * round(len(prompt) / CHARACTERS)
+    return [-1] * round(sum(len(turn["content"]) for turn in prompt) / CHARACTERS + TEMPLATE_TOKENS)
 
 
 class _Policy:

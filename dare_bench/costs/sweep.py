@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -14,9 +13,7 @@ from dare_bench.engine.plan import plan
 from dare_bench.engine.preview import most_forwards
 from dare_bench.errors import DareError, UsageError
 from dare_bench.loading import here
-from dare_bench.sweeps.known import refuse_unknown
-from dare_bench.sweeps.record import read, refuse_foreign
-from dare_bench.sweeps.run import pending
+from dare_bench.sweeps.run import pending, refuse_unknown
 from dare_bench.sweeps.sweep_graph import SweepNode, graph
 from dare_bench.sweeps.sweep_spec import read_spec
 from dare_bench.training.spec import train_spec
@@ -34,53 +31,45 @@ class NodeCost(NamedTuple):
     error: str = ""
 
 
-@dataclass(frozen=True)
-class SweepEstimates:
-    """The graph of a sweep in its folder: the status of each node, and the estimated costs of those that are not
-    done."""
-
-    name: str
-    out: Path
-    nodes: list[SweepNode]
-    status: dict[str, str]
-    costs: dict[str, NodeCost]
-
-    @property
-    def notes(self) -> list[str]:
-        """The total, and the assumptions."""
-        hours = [self.costs[node.id].hours for node in self.nodes if node.id in self.costs and node.kind != "board"]
-        if not hours:
-            return ["all nodes are done"]
-        known = [value for value in hours if value is not None]
-        unknown = f"; those of {len(hours) - len(known)} nodes are unknown" if len(known) < len(hours) else ""
-        return [
-            f"nodes to do: {len(hours)}, {sum(known):,.2f} GPU hours{unknown}",
-            "not counted: imports, loading, reading data, scoring, the optimizer and saving, which take some seconds a "
-            "node, most of the time of a short sweep",
-            f"assumed for GPU hours: {GPUS['H100'].text}; rows that stop early make evaluations cheaper",
-        ]
+Estimates = list[tuple[SweepNode, NodeCost | None]]
+"""The estimated cost of each node of a sweep, in the order of the graph; None: it is done."""
 
 
-def estimate(source: str | Path | Mapping[str, Any], output_path: str | Path) -> SweepEstimates:
+def estimate(source: str | Path | Mapping[str, Any], output_path: str | Path) -> Estimates:
     """Estimate a sweep.
 
     Raises:
-        UsageError: an invalid file, or an unknown name in it. RunError: a node's file is damaged, or the folder is
-            another sweep's.
+        UsageError: an invalid file, or an unknown name in it. RunError: a node's file is damaged.
     """
     spec, out = read_spec(source), Path(output_path).absolute()
-    refuse_foreign(out, spec.name)
     nodes = graph(spec)
     todo = pending(out, nodes)
     refuse_unknown(nodes, todo)
     of, known = {node.id: node for node in nodes}, dict[str, NodeCost]()
-    costs = {}
+    estimates: Estimates = []
     for node in nodes:
+        cost = None
         if node.id in todo:
             fields = _fields(node, of.get(node.training or "", node))
             key = f"{node.kind} {sorted(fields.items(), key=str)}"
-            costs[node.id] = known[key] = known.get(key) or _cost(node.kind, fields)
-    return SweepEstimates(spec.name, out, nodes, {node.id: read(out, node).status for node in nodes}, costs)
+            cost = known[key] = known.get(key) or _cost(node.kind, fields)
+        estimates.append((node, cost))
+    return estimates
+
+
+def total(estimates: Estimates) -> list[str]:
+    """The total in lines, with what it assumes."""
+    hours = [cost.hours for node, cost in estimates if cost is not None and node.kind != "board"]
+    if not hours:
+        return ["all nodes are done"]
+    known = [value for value in hours if value is not None]
+    unknown = f"; those of {len(hours) - len(known)} nodes are unknown" if len(known) < len(hours) else ""
+    return [
+        f"nodes to do: {len(hours)}, {sum(known):,.2f} GPU hours{unknown}",
+        "not counted: imports, loading, reading data, scoring, the optimizer and saving, which take some seconds a "
+        "node, most of the time of a short sweep",
+        f"assumed for GPU hours: {GPUS['H100'].text}; rows that stop early make evaluations cheaper",
+    ]
 
 
 def _fields(node: SweepNode, start: SweepNode) -> dict[str, Any]:
@@ -113,7 +102,7 @@ def _evaluation(fields: dict[str, Any]) -> NodeCost:
         if run.recipe is None:
             name = run.name or fields.get("tasks")
             return NodeCost(f"unknown: the checkpoint is not on this machine, and {name} is not a recipe")
-        most = recipe.estimate(run.recipe, run.fields).at_most
+        most = recipe.estimate(run.recipe, run.fields)
         forwards, hours = forwards + most.forwards, hours + most.hours
     return NodeCost(f"at most {forwards:,} forwards, {hours:,.1f} GPU hours (from the recipe)", hours)
 

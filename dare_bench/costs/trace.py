@@ -22,6 +22,7 @@ from torch.utils._pytree import tree_leaves
 from torch.utils.flop_counter import flop_registry, sdpa_backward_flop_count, sdpa_flop_count
 
 from dare_bench.costs.checkpoint import Network
+from dare_bench.diffusion.forward import Inputs
 from dare_bench.diffusion.plan import Cached, Plan
 from dare_bench.protocols import AdapterSettings
 
@@ -80,21 +81,9 @@ class TraceMeter(TorchDispatchMode):
 @cache
 def parameters(network: Network, adapter: AdapterSettings | None) -> tuple[float, float]:
     """Numbers of parameters: of the checkpoint, and those that are trained."""
-
-    def at(layers: int) -> tuple[int, int]:
-        every = list(network.shapes(layers, torch.bfloat16, adapter).parameters())
-        trained = sum(weight.numel() for weight in every if weight.requires_grad)
-        return sum(weight.numel() for weight in every) - (trained if adapter else 0), trained
-
-    total, trained = _of_all_layers(network, at)
-    return total, trained
-
-
-def _of_all_layers(network: Network, at: Callable[[int], tuple[float, ...]]) -> tuple[float, ...]:
-    """Numbers of the whole network by those ``at`` its depths, which are one layer apart, or one and the same."""
-    few, more = network.depths[0], network.depths[-1]
-    pairs = zip(at(few), at(more), strict=True)
-    return tuple(a + (network.arch.layers - few) * (b - a) for a, b in pairs)
+    every = list(network.shapes(network.arch.layers, torch.bfloat16, adapter).parameters())
+    trained = sum(weight.numel() for weight in every if weight.requires_grad)
+    return sum(weight.numel() for weight in every) - (trained if adapter else 0), trained
 
 
 def traced(
@@ -103,7 +92,8 @@ def traced(
     adapter: AdapterSettings | None,
     run: Callable[[Any], Callable[[], Any] | None],
 ) -> Trace:
-    """Trace ``run`` of the network; where it returns what is done again and again, one such time is counted."""
+    """Trace ``run`` of the network at its depths, which are one layer apart, or one and the same. Where it returns what
+    is done again and again, one such time is counted."""
 
     def at(layers: int) -> tuple[float, ...]:
         shapes = network.shapes(layers, dtype, adapter)
@@ -115,7 +105,8 @@ def traced(
                 again()
         return meter.flop, meter.moved, meter.peak - before
 
-    return Trace(*_of_all_layers(network, at))
+    few, more = network.depths[0], network.depths[-1]
+    return Trace(*(a + (network.arch.layers - few) * (b - a) for a, b in zip(at(few), at(more), strict=True)))
 
 
 @cache
@@ -151,31 +142,31 @@ def answering(
     return traced(network, dtype, None, run)
 
 
-def training(network: Network, dtype: torch.dtype, adapter: AdapterSettings | None, inputs: Any, **how: bool) -> Trace:
-    """A forward of a training, with its backward or without gradients.
+Given = tuple[tuple[str, Any], ...]
+"""What a network reads, by name: plain values, and shape and dtype of tensors."""
 
-    Args:
-        inputs: what the network reads (``dare_bench.diffusion.forward.Inputs``), of which shapes count.
-        how: ``autocast``, ``backward``, ``checkpointing``, and ``scattered``: gradients are reduced and scattered
-            (FSDP) as soon as they are computed, and leave the device.
-    """
+
+def shapes_in(inputs: Inputs) -> Given:
+    """What a trace of ``inputs`` depends on."""
     values = inputs.arguments().items()
-    given = tuple((name, (v.shape, v.dtype) if isinstance(v, Tensor) else v) for name, v in values)
-    return _training(network, dtype, adapter, given, **how)
+    return tuple((name, (v.shape, v.dtype) if isinstance(v, Tensor) else v) for name, v in values)
 
 
 @cache
-def _training(
+def training(
     network: Network,
     dtype: torch.dtype,
     adapter: AdapterSettings | None,
-    given: tuple[tuple[str, Any], ...],
+    given: Given,
     *,
     autocast: bool,
     backward: bool,
     checkpointing: bool = False,
     scattered: bool = False,
 ) -> Trace:
+    """A forward of a training, with its backward or without. ``scattered``: gradients leave the device as soon as they
+    are computed (FSDP)."""
+
     def run(shapes: Any) -> None:
         shapes.train()
         for module in shapes.modules():

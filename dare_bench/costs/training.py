@@ -20,7 +20,7 @@ from dare_bench.costs.checkpoint import Network, find
 from dare_bench.costs.gpus import Gpu, gpu_named
 from dare_bench.costs.recipe import decoding
 from dare_bench.costs.rehearsal import Rehearsal, SampledRows, rehearse, rows_of
-from dare_bench.costs.trace import Trace, answering, parameters, training
+from dare_bench.costs.trace import Trace, answering, parameters, shapes_in, training
 from dare_bench.errors import UsageError, unknown
 from dare_bench.loading import here, refuse_untrainable
 from dare_bench.protocols import AdapterSettings
@@ -100,7 +100,7 @@ class StepEstimate:
         spec, copies, dtype = self.spec, self.rehearsal.copies, self.dtypes[1]
         most = ceil(len(copies) / self.rehearsal.forwards(spec))
         inputs = self.method.inputs(copies.take(range(most))[0])
-        one = training(self.network, getattr(torch, dtype), self.adapter, inputs, autocast=spec.bf16, **how)
+        one = training(self.network, getattr(torch, dtype), self.adapter, shapes_in(inputs), autocast=spec.bf16, **how)
         return _phase(rows, rows / most, [(one, 1.0)], spec.sequence_parallel_size)
 
     def _rollout(self, request: Request) -> Phase:

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import logging
 import types
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Union, get_args, get_origin
 
-from dare_bench import fingerprint
 from dare_bench.config import RunSpec, run_spec
 from dare_bench.engine.plan import plan
 from dare_bench.errors import UsageError, suggestion
@@ -20,13 +18,8 @@ from dare_bench.training.methods import options_of, valid_options
 from dare_bench.training.spec import TrainSpec, train_spec
 from dare_bench.types import Decoding
 
-log = logging.getLogger("dare_bench")
-
-_NO_TRAIN_SETTINGS = {
-    **dict.fromkeys(("output_path", "eval", "eval_every", "eval_on_start"), "the sweep sets it"),
-    **dict.fromkeys(("model", "adapter"), "name it in models"),
-}
-"""Training settings that ``train`` must not contain, with the reason or the remedy."""
+_NO_TRAIN_SETTINGS = ("output_path", "eval", "eval_every", "eval_on_start", "model", "adapter")
+"""Training settings that ``train`` must not contain."""
 _NO_EVAL_SETTINGS = ("model", "adapter", "output_path", "fresh", "devices", "executor", "ray_address")
 """Evaluation settings that ``eval`` must not contain."""
 _EVAL_ALIASES = ("gen_kwargs", "likelihood_args", "seed", "batch_size", "suite")
@@ -41,12 +34,11 @@ _NAMED_ELSEWHERE = frozenset({"method", "data", "task", "seed"})
 
 @dataclass(frozen=True)
 class PlannedTraining:
-    """One point of a training grid. ``settings`` are those in its name, ``where`` is its place in the file."""
+    """One point of a training grid. ``settings`` are those in its name."""
 
     base: SweepModel
     spec: TrainSpec
     settings: dict[str, Any]
-    where: str
 
 
 @dataclass(frozen=True)
@@ -54,50 +46,42 @@ class PlannedEvaluation:
     """One evaluation: fields for ``engine.plan`` without the model, its name in the file, and its models."""
 
     fields: dict[str, Any]
-    where: str
     name: str | None
     models: Sequence[SweepModel]
 
 
 def trainings(spec: SweepSpec) -> list[PlannedTraining]:
-    """Every training: each model with each point of each grid, without duplicates.
+    """Every training: each model with each point of each grid.
 
     Raises:
         UsageError: an unknown setting or an invalid value, with its place in the file.
     """
-    planned: dict[str, PlannedTraining] = {}
+    planned: list[PlannedTraining] = []
     for number, mapping in enumerate(spec.train):
         where = f"train[{number}]"
         for point in _points(mapping, where):
             for base in _chosen(spec, point.pop("models", None), where):
-                training = _training(base, point, where)
-                bounded(len(planned) + 1, where, "trainings")
-                digest = fingerprint.digest([base.name, training.spec.model_dump(mode="json")], 32)
-                first = planned.setdefault(digest, training)
-                if first is not training:
-                    log.info("%s and %s name the same training of %s; it is done once", first.where, where, base.name)
-    return list(planned.values())
+                planned.append(_training(base, point, where))
+                bounded(len(planned), where, "trainings")
+    return planned
 
 
 def _points(mapping: Mapping[str, Any], where: str) -> list[dict[str, Any]]:
     """The points of one training grid. The method is expanded first: it determines which settings are lists."""
-    for name, remedy in _NO_TRAIN_SETTINGS.items():
+    for name in _NO_TRAIN_SETTINGS:
         if name in mapping:
-            raise UsageError(f"{where}.{name}: not allowed here; {remedy}")
-    options = mapping.get("options", {})
-    if not isinstance(options, Mapping):
-        raise UsageError(f"{where}.options={options!r}: expected a mapping of the method's settings")
+            raise UsageError(f"{where}.{name}: not allowed here; the sweep sets it (name checkpoints in models)")
     if "method" not in mapping:
         raise UsageError(f"{where}: no method named; give method, one of {', '.join(registry().names('trainer'))}")
-    flat = {name: value for name, value in {**mapping, **options}.items() if name != "options"}
+    flat = {name: value for name, value in mapping.items() if name != "method"}
     points = []
-    for method in (point["method"] for point in expand({"method": flat.pop("method")}, where)):
+    for method in (point["method"] for point in expand({"method": mapping["method"]}, where)):
         try:
             settings = options_of(registry().get("trainer", str(method))).model_fields
         except UsageError as error:
             raise UsageError(f"{where}.method: {error}") from error
         for name in flat:
-            if name not in settings and name not in TrainSpec.model_fields and name != "models":
+            if name not in {**TrainSpec.model_fields, **settings, "models": None} or name == "options":
                 near = suggestion(name, [*TrainSpec.model_fields, *settings])
                 raise UsageError(f"{where}.{name}: neither a training setting nor one of {method}{near}")
         lists = _lists({**TrainSpec.model_fields, **settings}) | {"models"}
@@ -121,7 +105,7 @@ def _training(base: SweepModel, point: Mapping[str, Any], where: str) -> Planned
         if name in common and name not in EXECUTION | _NAMED_ELSEWHERE
         and (value := getattr(spec, name)) != field.default
     }  # fmt: skip
-    return PlannedTraining(base, spec, {**settings, **dict(sorted(options.items())), "seed": spec.seed}, where)
+    return PlannedTraining(base, spec, {**settings, **dict(sorted(options.items())), "seed": spec.seed})
 
 
 def evaluations(spec: SweepSpec) -> list[PlannedEvaluation]:
@@ -137,8 +121,7 @@ def evaluations(spec: SweepSpec) -> list[PlannedEvaluation]:
         nested: Named = dict.fromkeys(_NESTED, _lists(Decoding.model_fields))
         for point in expand(mapping, where, lists, nested):
             models, name = _chosen(spec, point.pop("models", None), where), point.pop("name", None)
-            named = None if name is None else str(name)
-            planned.append(PlannedEvaluation(_evaluation(point, where), where, named, models))
+            planned.append(PlannedEvaluation(_evaluation(point, where), None if name is None else str(name), models))
         bounded(len(planned), where, "evaluations")
     return planned
 
@@ -150,8 +133,6 @@ def _evaluation(point: Mapping[str, Any], where: str) -> dict[str, Any]:
     for name in ("tasks", "suite", "recipe"):
         if isinstance(point.get(name), list):
             point = {**point, name: ",".join(map(str, point[name]))}
-    if point.get("tasks") and point.get("suite"):
-        raise UsageError(f"{where}: tasks and suite are one setting by two names; give one of them, or two evaluations")
     try:
         fields = {name: value for name, value in run_fields(None, point).items() if value not in (None, {})}
         for name in fields:

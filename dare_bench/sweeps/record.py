@@ -16,7 +16,7 @@ from dare_bench.loading import here
 from dare_bench.reading import existing, read_json
 from dare_bench.runs import lineage
 from dare_bench.runs.reader import Run
-from dare_bench.runs.writer import atomic_write_json, refuse_other_files
+from dare_bench.runs.writer import atomic_write_json
 from dare_bench.sweeps.planning import EXECUTION
 from dare_bench.sweeps.sweep_graph import SweepNode
 from dare_bench.training import folder as training
@@ -26,25 +26,12 @@ Status = Annotated[
     Literal["pending", "done", "failed", "skipped"], BeforeValidator(lambda v: "pending" if v == "running" else v)
 ]
 """Earlier versions also wrote that a node is running, which remained where one was killed."""
-MAX_SECONDS = 1e9
-"""Maximum time of a node, some 30 years."""
 
 
-class HeadlineScore(BaseModel):
-    task: str
-    metric: str
-    value: float | None
-    lo: float | None = None
-    hi: float | None = None
-    n: int
-
-
-class RunSummary(BaseModel):
+class RunOfNode(BaseModel):
     """A run of an evaluation, by the name of its folder."""
 
     id: str = Field(pattern=r"^[^./\\\x00][^/\\\x00]*$")
-    status: str
-    scores: list[HeadlineScore]
 
 
 class Record(BaseModel):
@@ -55,9 +42,8 @@ class Record(BaseModel):
     kind: str
     status: Status = "pending"
     settings: dict[str, Any] = {}
-    after: tuple[str, ...] = ()
-    runs: tuple[RunSummary, ...] = ()
-    seconds: float = Field(default=0.0, ge=0, le=MAX_SECONDS)
+    runs: tuple[RunOfNode, ...] = ()
+    seconds: float = Field(default=0.0, ge=0, le=1e9)
     error: str = ""
     started: float = Field(default=0.0, ge=0)
     where: str = ""
@@ -71,7 +57,7 @@ def read(out: Path, node: SweepNode) -> Record:
     """The record of a node, a new one if it has none; raises RunError if the file is damaged."""
     file = folder(out, node.id) / "node.json"
     if existing(file) is None:
-        return Record(id=node.id, kind=node.kind, settings=node.settings, after=node.after)
+        return Record(id=node.id, kind=node.kind, settings=node.settings)
     try:
         return Record.model_validate({**read_json(file, RunError), "id": node.id, "kind": node.kind})
     except ValidationError as error:
@@ -81,12 +67,6 @@ def read(out: Path, node: SweepNode) -> Record:
 def write(out: Path, record: Record) -> None:
     """Replace a node's file; raises SaveError."""
     atomic_write_json(folder(out, record.id) / "node.json", record.model_dump(mode="json"))
-
-
-def recorded(out: Path) -> list[str]:
-    """The ids of all nodes that have a record."""
-    root = out / "nodes"
-    return sorted(file.parent.relative_to(root).as_posix() for file in root.rglob("node.json")) if root.is_dir() else []
 
 
 def is_done(out: Path, node: SweepNode, content: Callable[[str], str | None]) -> bool:
@@ -153,22 +133,3 @@ def content_of(checkpoint: str) -> str | None:
         return None if place is None else fingerprint.content_hash(place)
     except DareError:
         return None
-
-
-def refuse_foreign(out: Path, name: str) -> None:
-    """Raise RunError unless ``OUT/sweep.json`` is this sweep's, UsageError for a folder with other files alone."""
-    file = out / "sweep.json"
-    if existing(file) is None:
-        refuse_other_files(out, ())
-        return
-    owner = read_json(file, RunError).get("name")
-    if not isinstance(owner, str):
-        raise RunError(f"{file} is damaged (name={owner!r}); remove it, or choose another --output-path")
-    if owner != name:
-        raise RunError(f"{out} holds the sweep {owner!r}, this one is {name!r}; choose another --output-path")
-
-
-def claim(out: Path, name: str, spec: dict[str, Any]) -> None:
-    """Write name and content of the sweep to ``OUT/sweep.json``; raises RunError if the folder is another sweep's."""
-    refuse_foreign(out, name)
-    atomic_write_json(out / "sweep.json", {"name": name, "settings": spec})

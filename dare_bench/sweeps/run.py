@@ -3,38 +3,46 @@
 from __future__ import annotations
 
 import contextlib
+import io
+import pkgutil
 import sys
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cache, cached_property
+from functools import cache, cached_property, partial
 from pathlib import Path
 from typing import Any
 
-from dare_bench.errors import in_one_line
+from dare_bench.config import run_spec
+from dare_bench.engine.hints import checked_harness
+from dare_bench.engine.plan import plan
+from dare_bench.errors import CheckpointError, DareError, DecodingError, UnknownNameError, UsageError, in_one_line
 from dare_bench.executors import executor as executor_of
 from dare_bench.executors.graph import dependents
 from dare_bench.executors.graph import work as run_job
 from dare_bench.formatting import duration
+from dare_bench.loading import here
 from dare_bench.protocols import Done, Job
+from dare_bench.registry import registry
 from dare_bench.runs.reader import Run
-from dare_bench.runs.writer import held, remove_leftovers
-from dare_bench.sweeps import record as records
-from dare_bench.sweeps.handlers import Ended
-from dare_bench.sweeps.job import NodeJob, work
-from dare_bench.sweeps.known import refuse_unknown
-from dare_bench.sweeps.record import Record, content_of, is_done, read, write
+from dare_bench.runs.writer import atomic_write_json, held, refuse_other_files, remove_leftovers
+from dare_bench.sweeps.job import Ended, NodeJob, work
+from dare_bench.sweeps.record import Record, content_of, folder, is_done, read, write
 from dare_bench.sweeps.sweep_graph import BOARD, SweepNode, graph
 from dare_bench.sweeps.sweep_spec import read_spec
+
+FILE = "sweep.json"
+"""In the folder of a sweep: its file as it was read last."""
+_LOAD_BOARD = "dare_bench.leaderboards.board:load_board"
+"""Imported by name, like the builder: sweeps must not import leaderboards."""
 
 
 @dataclass(frozen=True)
 class SweepResult:
-    """The state of a sweep in its folder. ``unnamed``: nodes in the folder that are no longer in the file."""
+    """The state of a sweep in its folder."""
 
     path: Path
     nodes: tuple[Record, ...]
-    unnamed: tuple[str, ...] = ()
 
     @property
     def complete(self) -> bool:
@@ -48,8 +56,12 @@ class SweepResult:
     @cached_property
     def runs(self) -> tuple[Run, ...]:
         """The runs of all evaluations, in the order of the graph, without duplicates."""
-        names = dict.fromkeys(run.id for node in self.nodes for run in node.runs)
-        return tuple(Run(self.path / "runs" / name) for name in names)
+        runs = {run.path: run for node in self.nodes for run in self.runs_of(node)}
+        return tuple(runs.values())
+
+    def runs_of(self, node: Record) -> Iterator[Run]:
+        """The runs of an evaluation."""
+        return (Run(self.path / "runs" / run.id) for run in node.runs)
 
     @property
     def site(self) -> Path | None:
@@ -85,18 +97,17 @@ def sweep(
         job: runs a training or evaluation node; must be importable in the processes of the executor.
 
     Raises:
-        UsageError: an invalid file, or invalid settings of the executor.
-        RunError: the folder is in use, or another sweep's.
+        UsageError: an invalid file, invalid settings of the executor, or a folder with files of others.
+        RunError: the folder is in use by another sweep.
     """
     spec = read_spec(source)
     out = Path(output_path).absolute()
     nodes = graph(spec)  # an invalid sweep is refused before anything is written
-    records.refuse_foreign(out, spec.name)
+    refuse_other_files(out, (FILE,))
     refuse_unknown(nodes, pending(out, nodes, only_failed))
     with held(out, f"{out} is in use by another sweep; wait for it, or choose another --output-path"):
-        records.claim(out, spec.name, spec.model_dump(mode="json"))
-        unnamed = tuple(name for name in records.recorded(out) if name not in {node.id for node in nodes})
-        for place in (records.folder(out, node.id) for node in nodes):
+        atomic_write_json(out / FILE, spec.model_dump(mode="json"))
+        for place in (folder(out, node.id) for node in nodes):
             if place.is_dir():
                 remove_leftovers(place)
         todo = pending(out, nodes, only_failed)
@@ -106,19 +117,17 @@ def sweep(
             Job(name, NodeJob(out, node, settings, progress), tuple(n for n in node.after if n in selected))
             for name, node in selected.items()
         ]
-        view = _Progress(len(todo), progress)
+        say = partial(print, file=sys.stderr if progress else io.StringIO(), flush=True)
         unchanged = f", {len(nodes) - len(todo)} unchanged" if len(todo) < len(nodes) else ""
-        view.say(f"{len(todo)} nodes to do{unchanged}; logs are in {out / 'nodes'}/<node>/log.txt")
-        for name in unnamed:
-            view.say(f"{name}: no longer in the file; its results are kept")
+        say(f"{len(todo)} nodes to do{unchanged}; logs are in {out / 'nodes'}/<node>/log.txt")
         if jobs:
             pool = executor_of(executor, workers=devices, device=device, address=ray_address)
             with contextlib.closing(pool.run(job, jobs)) as stream:
-                for done in stream:
-                    view.end(_store(out, selected[done.name], done))
+                for count, done in enumerate(stream, 1):
+                    say(f"[{count}/{len(todo)}] {_ended(_store(out, selected[done.name], done))}")
         if BOARD in todo:
-            view.end(_store(out, nodes[-1], _board(out, nodes[-1])))
-    return SweepResult(out, tuple(read(out, node) for node in nodes), unnamed)
+            say(f"[{len(todo)}/{len(todo)}] {_ended(_store(out, nodes[-1], _board(out, nodes[-1])))}")
+    return SweepResult(out, tuple(read(out, node) for node in nodes))
 
 
 def pending(out: Path, nodes: Sequence[SweepNode], only_failed: bool = False) -> set[str]:
@@ -134,6 +143,47 @@ def pending(out: Path, nodes: Sequence[SweepNode], only_failed: bool = False) ->
     return todo | (needed & not_done)
 
 
+def refuse_unknown(nodes: Iterable[SweepNode], selected: Collection[str]) -> None:
+    """Refuse an unknown model (not bundled, not a folder, not of the form of a hub id; hubs are not contacted), task or
+    board. Any other error is a failure of its node and does not stop the others.
+
+    Args:
+        selected: ids of the nodes to run.
+
+    Raises:
+        UsageError: the first unknown name, with the node that needs it.
+    """
+    checked: set[str] = set()
+    for node in nodes:
+        if node.id not in selected:
+            continue
+        settings = {name: value for name, value in node.settings.items() if name not in ("model", "adapter")}
+        try:
+            for name in ("model", "adapter"):
+                if (checkpoint := node.settings.get(name)) is not None:
+                    here(checkpoint)
+            if node.kind == "board":
+                pkgutil.resolve_name(_LOAD_BOARD)(settings["board"] if [*settings] == ["board"] else settings)
+            elif node.kind == "train" and "task" in settings:
+                registry().get("training_data", settings["task"])
+            elif node.kind == "eval" and (key := repr(sorted(settings.items()))) not in checked:
+                checked.add(key)
+                _check_tasks(settings)
+        except (CheckpointError, UsageError) as error:
+            raise UsageError(f"{node.id}: {error}") from error
+
+
+def _check_tasks(settings: dict[str, Any]) -> None:
+    for run in plan({"model": "-", **settings}):
+        spec = run_spec(**run.fields)
+        try:
+            checked_harness(spec)
+        except (UnknownNameError, DecodingError):
+            raise
+        except (DareError, ImportError):  # the failure of a node, not an unknown name
+            continue
+
+
 def _store(out: Path, node: SweepNode, done: Done) -> Record:
     """Write how a node ended to its file."""
     record = read(out, node)
@@ -142,7 +192,7 @@ def _store(out: Path, node: SweepNode, done: Done) -> Record:
     else:
         ended = done.value or Ended(error="" if done.error is None else in_one_line(done.error))
         record.status, record.error, record.runs = "failed" if ended.error else "done", ended.error, ended.runs
-        record.settings, record.after, record.where = node.settings, node.after, done.where
+        record.settings, record.where = node.settings, done.where
         record.started, record.seconds = time.time() - done.seconds, round(record.seconds + done.seconds, 3)
     write(out, record)
     return record
@@ -155,23 +205,6 @@ def _board(out: Path, node: SweepNode) -> Done:
     return run_job(work, Job(node.id, NodeJob(out, node, {}, progress=False)))
 
 
-class _Progress:
-    """Prints the end of each of ``total`` nodes on stderr, if ``show``. A node's process says that it starts."""
-
-    def __init__(self, total: int, show: bool) -> None:
-        self.total, self.ended, self.failed, self.started = total, 0, 0, time.monotonic()
-        self.stream = sys.stderr if show else None  # the stderr of a node goes into its log
-
-    def say(self, text: str) -> None:
-        if self.stream is not None:
-            print(text, file=self.stream, flush=True)
-
-    def end(self, record: Record) -> None:
-        self.ended += 1
-        self.failed += record.status != "done"
-        took = f" in {duration(record.seconds)}" if record.status != "skipped" else ""
-        reason = f": {record.error}" if record.error else ""
-        failed = f"; {self.failed} failed or skipped" if self.failed else ""
-        seconds = (time.monotonic() - self.started) / self.ended * (self.total - self.ended)
-        left = f"; about {duration(seconds)} left" if seconds else ""
-        self.say(f"[{self.ended}/{self.total}] {record.id}: {record.status}{took}{reason}{failed}{left}")
+def _ended(record: Record) -> str:
+    took = f" in {duration(record.seconds)}" if record.status != "skipped" else ""
+    return f"{record.id}: {record.status}{took}" + (f": {record.error}" if record.error else "")

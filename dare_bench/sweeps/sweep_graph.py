@@ -6,7 +6,6 @@ the file. It identifies the node in a folder, and is its path in it.
 
 from __future__ import annotations
 
-import re
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -17,7 +16,7 @@ from dare_bench import fingerprint
 from dare_bench.errors import UsageError
 from dare_bench.sweeps.grid import bounded
 from dare_bench.sweeps.planning import PlannedEvaluation, PlannedTraining, evaluations, trainings
-from dare_bench.sweeps.sweep_spec import SweepSpec
+from dare_bench.sweeps.sweep_spec import SweepSpec, label
 
 Kind = Literal["train", "eval", "board"]
 BOARD = "board"
@@ -59,16 +58,16 @@ def graph(spec: SweepSpec) -> list[SweepNode]:
         UsageError: what :func:`~dare_bench.sweeps.planning.trainings` and ``evaluations`` refuse; two nodes of one
             name; too many nodes.
     """
-    planned, named = trainings(spec), _named(evaluations(spec))
-    selected = {base.name: {k: item for k, item in named.items() if base in item.models} for base in spec.models}
+    planned, evaluated = trainings(spec), evaluations(spec)
+    selected = {base.name: [item for item in evaluated if base in item.models] for base in spec.models}
     bases = spec.models if spec.base or not planned else ()
     count = sum(1 + len(selected[item.base.name]) for item in planned) + sum(len(selected[b.name]) for b in bases)
     bounded(count, spec.name, "nodes")
     nodes: list[SweepNode] = []
     for base in bases:
-        for name, evaluation in selected[base.name].items():
-            settings = {**base.opening(), **evaluation.fields}
-            nodes.append(SweepNode(f"eval/{base.name}/{name}", "eval", settings, model_name=base.name))
+        for evaluation in selected[base.name]:
+            name, settings = f"eval/{base.name}/{eval_name(evaluation)}", {**base.opening(), **evaluation.fields}
+            nodes.append(SweepNode(name, "eval", settings, model_name=base.name))
     for training in planned:
         # Without defaults: a setting that a later version adds changes no finished node.
         settings = training.spec.model_dump(mode="json", exclude_defaults=True, exclude={"output_path", "device"})
@@ -76,60 +75,46 @@ def graph(spec: SweepSpec) -> list[SweepNode]:
         node = SweepNode(f"train/{subject}", "train", settings, model_name=base.name)
         nodes.append(node)
         opening = {name: value for name, value in base.opening().items() if name not in ("model", "adapter")}
-        for name, evaluation in selected[base.name].items():
-            settings = {**opening, **evaluation.fields}
-            nodes.append(SweepNode(f"eval/{subject}/{name}", "eval", settings, (node.id,), node.id, base.name))
+        for evaluation in selected[base.name]:
+            name, settings = f"eval/{subject}/{eval_name(evaluation)}", {**opening, **evaluation.fields}
+            nodes.append(SweepNode(name, "eval", settings, (node.id,), node.id, base.name))
     if spec.board is not False:
         fields = {"title": spec.name, "tasks": "all"}
         settings = {"board": spec.board} if isinstance(spec.board, str) else {**fields, **spec.board}
         after = tuple(node.id for node in nodes if node.kind == "eval")
         nodes.append(SweepNode(BOARD, "board", settings, after))
     if repeated := [name for name, times in Counter(node.id for node in nodes).items() if times > 1]:
-        raise UsageError(f"two nodes have the name {repeated[0]!r}: their names do not show how they differ; keep one")
+        raise UsageError(
+            f"two nodes have the name {repeated[0]!r}: they are equal, or their names do not show how they differ; "
+            "keep one, or give an evaluation another name (name: ...)"
+        )
     return nodes
-
-
-def _named(planned: Sequence[PlannedEvaluation]) -> dict[str, PlannedEvaluation]:
-    """Evaluations by name; raises UsageError if two have the same."""
-    named: dict[str, PlannedEvaluation] = {}
-    for evaluation in planned:
-        name = eval_name(evaluation)
-        if name in named:
-            first, second = named[name].where, evaluation.where
-            both = f"{first} and {second}" if first != second else f"two of {second}"
-            raise UsageError(f"{both} have the name {name!r}; give each mapping another name (name: ...)")
-        named[name] = evaluation
-    return named
 
 
 def train_name(training: PlannedTraining) -> str:
     """A training by all its settings."""
     spec = training.spec
     data = spec.task or f"{Path(spec.data or '').stem}-{fingerprint.digest(spec.data, 4)}"
-    return label([training.base.name, spec.method, data], training.settings)
+    return _label([training.base.name, spec.method, data], training.settings)
 
 
 def eval_name(evaluation: PlannedEvaluation) -> str:
     """The name of an evaluation in the file, or its tasks and all its settings."""
     if evaluation.name:
-        return label([evaluation.name], {})
+        return _label([evaluation.name], {})
     tasks = str(evaluation.fields.get("tasks") or evaluation.fields.get("recipe")).replace(",", "+")
     settings: dict[str, Any] = {}  # those of nested mappings next to the others
     for key, value in evaluation.fields.items():
         if key not in _NO_IDENTITY:
             settings |= value if isinstance(value, Mapping) else {key: value}
-    return label([tasks], settings)
+    return _label([tasks], settings)
 
 
-def label(parts: Sequence[str | None], settings: Mapping[str, Any]) -> str:
-    """The parts and ``name=value`` joined by hyphens, as one part of a path of at most ``LONGEST`` characters. If
-    text is cut or characters are replaced by others than ASCII, it has a hash."""
-    text = "-".join([*map(str, parts), *(f"{name}={_value(value)}" for name, value in settings.items())])
-    clean = re.sub(r"[^A-Za-z0-9._=+]+", "-", text).strip("-._")
-    if len(clean) <= LONGEST and clean and text.isascii():
-        return clean
-    begin, end = clean[: LONGEST - 40].rstrip("-._"), clean[LONGEST - 40 :][-30:].lstrip("-._")
-    return "-".join(part for part in (begin, fingerprint.digest(text, 8), end) if part)
+def _label(parts: Sequence[str | None], settings: Mapping[str, Any]) -> str:
+    """The parts and ``name=value`` joined by hyphens."""
+    return label(
+        "-".join([*map(str, parts), *(f"{name}={_value(value)}" for name, value in settings.items())]), LONGEST
+    )
 
 
 def _value(value: Any) -> str:

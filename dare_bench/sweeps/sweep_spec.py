@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -19,7 +20,7 @@ from pydantic import (
 
 from dare_bench import fingerprint
 from dare_bench.config import one_line, read_yaml
-from dare_bench.errors import UsageError, suggestion
+from dare_bench.errors import UsageError
 
 
 class _Strict(BaseModel):
@@ -38,6 +39,15 @@ Entries = Annotated[
 """A list of mappings, or one of them."""
 
 
+def label(text: str, longest: int) -> str:
+    """``text`` as one part of a path. If it is cut, or characters are replaced by others than ASCII, it has a hash."""
+    clean = re.sub(r"[^A-Za-z0-9._=+]+", "-", text).strip("-._")
+    if len(clean) <= longest and clean and text.isascii():
+        return clean
+    begin, end = clean[: longest - 40].rstrip("-._"), clean[longest - 40 :][-30:].lstrip("-._")
+    return "-".join(part for part in (begin, fingerprint.digest(text, 8), end) if part)
+
+
 class SweepModel(_Strict):
     """One of ``models``. ``name`` appears in the names of nodes; by default it is derived from ``model``."""
 
@@ -52,7 +62,7 @@ class SweepModel(_Strict):
     def _named(self) -> SweepModel:
         name = fingerprint.model_name(self.model).split("/")[-1]
         name += f"-{fingerprint.model_name(self.adapter)}" if self.adapter and not self.name else ""
-        object.__setattr__(self, "name", _part(self.name or name))
+        object.__setattr__(self, "name", label(self.name or name, 60))
         return self
 
     def opening(self) -> dict[str, Any]:
@@ -125,19 +135,9 @@ def read_spec(source: str | Path | Mapping[str, Any] | SweepSpec) -> SweepSpec:
     except UsageError as error:
         raise UsageError(f"{error}; a sweep is a YAML file of models, train and eval (docs/sweeps.md)") from error
     where = "" if isinstance(source, Mapping) else f"{source}: "
-    for name in fields:
-        if name not in SweepSpec.model_fields:
-            near = suggestion(name, SweepSpec.model_fields)
-            raise UsageError(f"{where}unknown setting {name!r} of a sweep{near}")
     if where and "name" not in fields:
         fields["name"] = Path(str(source)).stem
     try:
         return SweepSpec.model_validate(fields)
     except ValidationError as error:
         raise UsageError(f"{where}{one_line(error, 'a sweep')}") from error
-
-
-def _part(name: str) -> str:
-    """``name`` as part of a file name, with a hash if it is not ASCII."""
-    clean = fingerprint.slug(name, 60)
-    return clean if name.isascii() else f"{clean[:50]}-{fingerprint.digest(name, 8)}"

@@ -36,10 +36,6 @@ MAX_BATCH = 1 << 20
 """Maximum number of items of an optimizer step."""
 
 
-class OtherTrainingError(UsageError):
-    """A folder holds another training."""
-
-
 class DefiningSettings(BaseModel):
     """The recorded settings of a training; those that are not declared here are only compared. A number that determines
     the number of steps may be missing in a record of an earlier version."""
@@ -89,8 +85,7 @@ def claim(out: Path, settings: Mapping[str, Any], facts: Mapping[str, Any] = Map
     extended is running. ``facts`` are recorded beside the settings.
 
     Raises:
-        OtherTrainingError: the folder holds another training.
-        UsageError: the training cannot be extended, or the folder has files and no ``train.json``.
+        UsageError: the folder holds another training, which cannot be extended, or files and no ``train.json``.
         SaveError: the folder cannot be created or written.
     """
     if not (out / FILE).exists():
@@ -130,7 +125,7 @@ def _refuse_other(out: Path, record: FolderRecord, settings: Mapping[str, Any]) 
     before, now = _with_options(record.settings.model_dump()), _with_options(settings)
     for name in sorted({*before, *now} - _NAMES - _LENGTH, key=lambda name: (name in _DERIVED, name)):
         if before.get(name) != now.get(name):
-            raise OtherTrainingError(
+            raise UsageError(
                 f"{out} holds another training: {name} was {_short(before.get(name))}, now {_short(now.get(name))}; "
                 "choose another --output-path, or give the same settings to resume"
             )

@@ -113,7 +113,7 @@ class _Encoder:
             answers = (row.chosen, row.rejected)
         if not answers:
             return (TokenRow(prompt, (), row.where, key),)
-        end = self.end if _is_chat(row.prompt) else ()
+        end = self.end if _is_chat(row.prompt) and self.model.tokenizer is not None else ()
         return tuple(
             TokenRow(prompt, (*self._ids(answer, row.where), *end), row.where, seeds.key(key, side) if side else key)
             for side, answer in enumerate(answers)

@@ -59,7 +59,7 @@ def test_a_dry_run_shows_the_graph_and_its_cost_and_writes_nothing(folder: Path,
     assert command(folder, "--dry-run", out="dry") == 0
     shown = capsys.readouterr().out
     assert not (folder / "dry").exists()
-    assert "first: 6 nodes in" in shown and shown.count("[pending]") == 6
+    assert "6 nodes" in shown and shown.count("[to do]") == 6
     assert shown.count("at most 80 forwards") == 3  # 4 boards of 20 tokens, a token a forward
     flop = {float(value) for value in re.findall(r"update 8; (\S+) operations", shown)}
     rows, tokens = 2 * 8, 44  # 24 tokens of a puzzle, 20 of the canvas of its solution
@@ -126,21 +126,21 @@ def test_a_sweep_kept_without_weights_is_done_and_says_what_it_cannot_do(folder:
         dare_bench.load(str(kept))
 
 
-def test_a_training_on_other_rows_is_kept_and_made_anew(tmp_path: Path) -> None:
+def test_a_training_on_other_rows_is_refused_and_kept(tmp_path: Path) -> None:
     data = tmp_path / "rows.jsonl"
     train = {"method": "sft", "data": str(data), "max_steps": 1, "report_to": ["none"]}
     fields = {"name": "rows", "models": "tiny-llada-base", "train": train}
 
-    def run(answer: str) -> dict[str, str]:
+    def run(answer: str) -> str:
         data.write_text(json.dumps({"prompt": "a", "completion": answer}) + "\n")
         (node,) = dare_bench.sweep(fields, output_path=tmp_path / "out", progress=False).nodes
-        assert node.status == "done", node.error
-        files = sorted((tmp_path / "out" / "train").glob("*/lineage.json"))
-        return {file.parent.name.partition("seed=0")[2]: json.loads(file.read_text())["data_hash"] for file in files}
+        return node.error
 
-    first = run("b")
-    assert run("b") == first, "the file was written again, with the same rows"
-    assert run("c").pop(".old-1") == first[""] and run("c")[""] != first[""]
+    assert run("b") == ""
+    (kept,) = (tmp_path / "out" / "train").glob("*/lineage.json")
+    lineage = kept.read_text()
+    assert run("b") == "", "the file was written again, with the same rows"
+    assert "holds another training" in run("c") and kept.read_text() == lineage
 
 
 def test_a_failed_node_is_an_exit_code_and_a_line(folder: Path, capsys: Any) -> None:

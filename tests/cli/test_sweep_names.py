@@ -12,7 +12,7 @@ from require import need_package
 from dare_bench.cli import main
 from dare_bench.costs import sweep
 from dare_bench.errors import UsageError
-from dare_bench.sweeps.known import refuse_unknown
+from dare_bench.sweeps.run import refuse_unknown
 from dare_bench.sweeps.sweep_graph import SweepNode
 
 need_package("lm_eval")

@@ -49,7 +49,7 @@ def test_the_docs_show_two_nodes_an_evaluation_and_a_sweep(capsys: pytest.Captur
     assert len(shown) == 3 and "\n".join(shown) in page
     (tmp_path / "rates.yaml").write_text(page.partition("```yaml\n")[2].partition("```")[0])
     estimate = said(capsys, "rates.yaml", "--output-path", "out", "--dry-run", verb="sweep")
-    costs = {line.partition("[pending] ")[2] for line in estimate.splitlines()} - {""}
+    costs = {line.partition("[to do] ")[2] for line in estimate.splitlines()} - {""}
     assert len(costs) == 2 and all(cost.removesuffix(" (from the recipe)") in page for cost in costs)
     evaluation = said(capsys, "--recipe", "llada-8b-instruct/gsm8k", "--dry-run", verb="eval")
     assert evaluation[evaluation.index("llada-8b-instruct/gsm8k: estimate") :] in page

@@ -13,7 +13,7 @@ from torch.utils.flop_counter import FlopCounterMode
 
 import dare_bench
 from dare_bench.costs.checkpoint import Network, find
-from dare_bench.costs.trace import Trace, answering, parameters, training
+from dare_bench.costs.trace import Trace, answering, parameters, shapes_in, training
 from dare_bench.diffusion.forward import Inputs
 from dare_bench.diffusion.plan import Plan
 from dare_bench.model_adapters.backbone.attention import BACKENDS
@@ -71,7 +71,7 @@ def test_the_memory_of_an_update_is_what_pytorch_saves_and_what_the_backward_add
     saved = saved_bytes(loaded.network, given, bf16)
     gradients = sum(w.nbytes for w in loaded.network.parameters() if w.requires_grad)
     adapter = AdapterSettings() if lora else None
-    found = training(network_of(model), getattr(torch, dtype), adapter, given, autocast=bf16, backward=True)
+    found = training(network_of(model), getattr(torch, dtype), adapter, shapes_in(given), autocast=bf16, backward=True)
     assert 0.9 * saved < found.peak < 1.25 * saved + gradients
     trained = sum(w.numel() for w in loaded.network.parameters() if w.requires_grad)
     assert parameters(find(model), adapter)[1] == trained
@@ -89,7 +89,7 @@ def test_operations_are_those_that_pytorch_counts(model: str) -> None:
     if moe is not None:
         tokens = (sum(moe.layers) - 1) * len(given.tokens_U) + len(given.at_N)
         counted += 2 * tokens * moe.top_k * 3 * moe.width * loaded.network.arch.width
-    found = training(network_of(model), torch.float32, None, given, autocast=False, backward=False)
+    found = training(network_of(model), torch.float32, None, shapes_in(given), autocast=False, backward=False)
     assert found.flop == counted
 
 
@@ -100,7 +100,7 @@ def test_two_depths_stand_for_all_layers() -> None:
     assert deep.depths == (3, 4)
     for how in ({}, {"checkpointing": True}, {"backward": False}):
         two, all_of_them = (
-            training(network, torch.float32, None, given, **{"autocast": True, "backward": True, **how})
+            training(network, torch.float32, None, shapes_in(given), **{"autocast": True, "backward": True, **how})
             for network in (deep, every)
         )
         for name in ("flop", "moved"):
@@ -112,7 +112,7 @@ def test_checkpointing_trades_operations_for_memory_and_lora_needs_fewer() -> No
     network, given = network_of("tiny-llada-base", layers=12), packed(8, 96)
 
     def found(adapter: AdapterSettings | None = None, **how: bool) -> Trace:
-        return training(network, torch.float32, adapter, given, autocast=False, **{"backward": True, **how})
+        return training(network, torch.float32, adapter, shapes_in(given), autocast=False, **{"backward": True, **how})
 
     plain, recomputed, scored = found(), found(checkpointing=True), found(backward=False)
     assert plain.flop == pytest.approx(3 * scored.flop, rel=0.05)

@@ -131,10 +131,9 @@ def test_only_failed_trains_again_what_is_gone(out: Path) -> None:
 def test_a_larger_file_does_only_what_is_new_and_a_smaller_one_keeps_the_rest(out: Path) -> None:
     run(out)
     result = run(out, seeds=(0, 1, 2))
-    assert told(out)[5:] == [trained(2), evaluated(2)] and result.unnamed == ()
+    assert told(out)[5:] == [trained(2), evaluated(2)]
     result = run(out, seeds=(1,))
     assert len(told(out)) == 7 and result.complete
-    assert set(result.unnamed) == {name for seed in (0, 2) for name in (trained(seed), evaluated(seed))}
     assert (out / trained(0) / "model.safetensors").exists()
 
 
@@ -231,9 +230,6 @@ def test_a_killed_sweep_goes_on_with_the_node_that_it_was_at(out: Path) -> None:
         ("runs 0", 5, r"runs\.0=5"),
         ("runs 0 id", "../other", r"runs\.0\.id='\.\./other'"),
         ("runs 0 id", "..", r"runs\.0\.id='\.\.'"),
-        ("runs 0 scores", 5, r"runs\.0\.scores=5"),
-        ("runs 0 scores 0 value", "text", r"runs\.0\.scores\.0\.value='text'"),
-        ("runs 0 scores 0 n", None, r"runs\.0\.scores\.0\.n=None"),
     ],
 )
 def test_a_node_file_of_others_is_refused_in_a_line_and_nothing_is_written_elsewhere(
@@ -275,7 +271,3 @@ def test_a_folder_is_one_sweeps_at_a_time(out: Path) -> None:
     run(out)
     with FileLock(out / ".lock"), pytest.raises(RunError, match="in use by another sweep"):
         run(out)
-    with pytest.raises(RunError, match="holds the sweep 'toy', this one is 'other'"):
-        sweep(
-            {"name": "other", "models": "tiny-llada-base", "eval": {"tasks": "dare_sudoku"}}, output_path=out, job=play
-        )

@@ -2,7 +2,7 @@
 
 The first is the hub's current format (https://huggingface.co/docs/hub/eval-results), one file for each score, written
 and read back by huggingface_hub. It has a value, a date, a source and notes, which get settings, interval and number of
-documents. The second is the older list in a model card's front matter, see ``hub_card``.
+documents. The second is the older list in a model card's front matter.
 
 A score needs the hub's name of its data set, from the run's task configuration or from the user; a score without one
 is left out, never given a guessed name.
@@ -20,7 +20,6 @@ from typing import TYPE_CHECKING, Any, Literal
 from dare_bench.analysis.names import unknown_text
 from dare_bench.errors import RunError, SaveError, UsageError, unknown
 from dare_bench.formatting import short_number
-from dare_bench.reports.hub_card import dumped
 from dare_bench.runs.reader import Run
 from dare_bench.runs.results import members
 from dare_bench.runs.schema import UNKNOWN, Block, TaskBlock
@@ -248,7 +247,7 @@ def entry_file(result: HubResult, source_url: str | None = None) -> str:
         source_url=source_url,
         notes=result.notes,
     )
-    text = dumped(eval_result_entries_to_yaml([entry]))
+    text = _yaml(eval_result_entries_to_yaml([entry]))
     if parse_eval_result_entries(yaml.safe_load(text)) != [entry]:
         raise RunError(f"{result.score.task}: huggingface_hub cannot parse its own output: {text[:200]!r}")
     return text
@@ -275,6 +274,21 @@ def card_result(result: HubResult, source_url: str | None = None) -> EvalResult:
         source_url=source_url,
         source_name="dare-bench" if source_url else None,
     )
+
+
+def card_of(model: str, results: Sequence[EvalResult]) -> str:
+    """A model card of nothing but these results, as its ``model-index``."""
+    from huggingface_hub.repocard_data import eval_results_to_model_index
+
+    # One at a time: huggingface_hub joins results of one data set under the task and arguments of the first.
+    entries = [part for result in results for part in eval_results_to_model_index(model, [result])[0]["results"]]
+    return f"---\n{_yaml({'model-index': [{'name': model, 'results': entries}]})}---\n"
+
+
+def _yaml(value: Any) -> str:
+    import yaml
+
+    return yaml.safe_dump(value, sort_keys=False, allow_unicode=True, width=100)
 
 
 def push(files: Mapping[str, str], repo_id: str, *, message: str, description: str = "", create_pr: bool = True) -> str:

@@ -9,8 +9,7 @@ import typer
 
 from dare_bench.cli.plain import echo, echo_error, log_to_stderr
 from dare_bench.cli.runs import RUN_HELP, RUNS_HELP, open_one, open_runs
-from dare_bench.errors import DataError, UsageError
-from dare_bench.reading import MAX_SOURCE, existing, read_text
+from dare_bench.errors import UsageError
 from dare_bench.runs.text import counted, visible
 from dare_bench.runs.writer import atomic_write_text
 
@@ -82,7 +81,6 @@ def hub(
         ),
     ] = None,
     source_url: Annotated[str | None, typer.Option(help="Address at which the run can be viewed.")] = None,
-    readme: Annotated[str | None, typer.Option(help="Model card to which the scores are added.")] = None,
     scale: Annotated[Literal["percent", "fraction"], typer.Option(help="Unit of scores that are shares.")] = "percent",
     allow_partial: Annotated[
         bool, typer.Option("--allow-partial", help="Also export limited or incomplete scores; their notes say so.")
@@ -95,13 +93,12 @@ def hub(
 ) -> None:
     """Write the scores of a run for the Hugging Face Hub.
 
-    Writes .eval_results/*.yaml and model-index in a model card; nothing is sent without --push. The data set of a task
-    is taken from the run's configuration, or from --dataset; tasks without one are left out.
+    Writes .eval_results/*.yaml, and a README.md with model-index; --push sends the former. The data set of a task is
+    taken from the run's configuration, or from --dataset; tasks without one are left out.
 
-    Example: dare-bench export hub out/my-run -o hub --readme ckpt/README.md
+    Example: dare-bench export hub out/my-run -o hub
     """
-    from dare_bench.reports.hub import card_result, entry_file, is_id, parse_datasets, results_of
-    from dare_bench.reports.hub_card import with_results
+    from dare_bench.reports.hub import card_of, card_result, entry_file, is_id, parse_datasets, results_of
 
     if push and repo_id is None:
         raise UsageError("--push needs --repo-id OWNER/NAME, the model's repository on the hub")
@@ -120,41 +117,27 @@ def hub(
         )
     run_name = opened.run_id if opened.is_external else opened.path.resolve().name
     folder = Path(output) if output is not None else Path("hub") / run_name
-    # A card without the repository's text would take that text's place there, so only a given one is ever sent.
-    card = Path(readme) if readme is not None else folder / CARD
     name = visible((repo_id or opened.model).rpartition("/")[2])
     files = {result.path: entry_file(result, source_url) for result in results}
-    entries = [card_result(result, source_url) for result in results]
-    text = with_results(_card_text(card, required=readme is not None), name, entries, str(card))
-    for path, content in {**files, CARD: text}.items():
+    card = card_of(name, [card_result(result, source_url) for result in results])
+    for path, content in {**files, CARD: card}.items():
         atomic_write_text(folder / path, content, durable=False)
     _print_written(results, folder)
-    sent = {**files, CARD: text} if readme is not None else files
     if push and repo_id is not None:
         from dare_bench.reports.hub import push as push_files
 
         message = f"Evaluation results of {', '.join(result.score.task for result in results)}"
-        echo_error(f"pushing {counted(len(sent), 'file')} to {repo_id} ...")
+        echo_error(f"pushing {counted(len(files), 'file')} to {repo_id} ...")
         description = f"Exported by dare-bench from the run {opened.run_id}."
         echo_error(
-            f"pushed: {push_files(sent, repo_id, message=message, description=description, create_pr=not no_pr)}"
+            f"pushed: {push_files(files, repo_id, message=message, description=description, create_pr=not no_pr)}"
         )
     else:
         echo_error(f"nothing was pushed; --push --repo-id {repo_id or 'OWNER/NAME'} would open a pull request with:")
-        for path in sent:
+        for path in files:
             echo_error(f"  {path}")
-    if readme is None:
-        echo_error(f"{CARD} contains only the scores and is not pushed; give the repository's card with --readme FILE")
+    echo_error(f"{CARD} contains only the scores and is not pushed: it would replace the text of the repository's card")
     echo(folder)
-
-
-def _card_text(card: Path, required: bool) -> str:
-    """The text of the model card, empty if there is none and none is required."""
-    if existing(card) is not None:
-        return read_text(card, DataError, limit=MAX_SOURCE)
-    if not required:
-        return ""
-    raise DataError(f"no model card at {card}; give the path of a README.md, or omit --readme")
 
 
 def _print_written(results: list[HubResult], folder: Path) -> None:

@@ -10,14 +10,13 @@ from typing import Any
 import pytest
 import yaml
 from hostile_external import DATA
-from huggingface_hub import EvalResult, ModelCard, parse_eval_result_entries
+from huggingface_hub import EvalResult, parse_eval_result_entries
 from huggingface_hub.repocard_data import model_index_to_eval_results
 from run_factory import make_run
 
 from dare_bench.analysis.run_finder import open_run
-from dare_bench.errors import DataError, RunError, UnknownNameError, UsageError
-from dare_bench.reports.hub import HubDataset, HubResult, card_result, entry_file, parse_datasets, results_of
-from dare_bench.reports.hub_card import with_results
+from dare_bench.errors import RunError, UnknownNameError, UsageError
+from dare_bench.reports.hub import HubDataset, HubResult, card_of, card_result, entry_file, parse_datasets, results_of
 from dare_bench.runs.reader import Run
 
 GSM8K = {"dataset_path": "openai/gsm8k", "dataset_name": "main", "test_split": "test"}
@@ -149,85 +148,15 @@ def test_two_settings_are_two_files_and_a_run_made_again_is_the_same_file(tmp_pa
     assert only(Run(odd), "../a b/c=me/x").path.startswith(".eval_results/a-b-c-")
 
 
-CARD = """---
-# who may use it
-license: apache-2.0
-language: no
-model-index:
-- name: My Model
-  results:
-  - task: {type: text-generation, name: old}
-    dataset: {name: x, type: me/x}
-    metrics: [{type: exact_match, value: 1.0}]
-# what it came from
-base_model: GSAI-ML/LLaDA-8B-Base
----
-
-# My model
-
----
-model-index: not this one
-"""
-
-
-def results(value: float = 75.0) -> list[EvalResult]:
-    data = {"dataset_type": "openai/gsm8k", "dataset_name": "gsm8k", "dataset_config": "main"}
-    return [EvalResult(task_type="text-generation", task_name="gsm8k", metric_type="em", metric_value=value, **data)]
-
-
 def index_of(card: str) -> tuple[str, list[EvalResult]]:
     return model_index_to_eval_results(yaml.safe_load(card.split("---\n")[1])["model-index"])
-
-
-def test_a_card_keeps_its_text_and_all_other_metadata() -> None:
-    built = with_results(CARD, "ours", results())
-    name, result = index_of(built)
-    assert name == "My Model" and [item.task_name for item in result] == ["old", "gsm8k"]
-    assert built.endswith(CARD.split("---\n", 2)[2])
-    for line in ("# who may use it", "license: apache-2.0", "language: no", "# what it came from", "base_model: GSAI-"):
-        assert f"\n{line}" in built
-    assert ModelCard(built.replace("language: no\n", "")).data.eval_results == result
-
-
-def test_doing_it_again_replaces_the_score() -> None:
-    once = with_results(CARD, "ours", results())
-    assert with_results(once, "ours", results()) == once
-    assert [item.metric_value for item in index_of(with_results(once, "ours", results(80.0)))[1]] == [1.0, 80.0]
-
-
-@pytest.mark.parametrize("newline", ["\n", "\r\n"])
-@pytest.mark.parametrize(
-    "card", ["", "# Only text\n", "---\nlicense: mit\n---\nText\n", "---\n{license: mit}\n---\nText\n"]
-)
-def test_cards_without_an_index(card: str, newline: str) -> None:
-    built = with_results(card.replace("\n", newline), "ours", results())
-    assert (newline == "\r\n") == ("\r\n" in built) or not card
-    plain = built.replace("\r\n", "\n")
-    assert index_of(plain) == ("ours", results()) and plain.endswith(card.split("---\n")[-1])
-    assert ("license" in card) == (yaml.safe_load(plain.split("---\n")[1]).get("license") == "mit")
-
-
-@pytest.mark.parametrize(
-    ("card", "why"),
-    [
-        ("---\na: [1\n---\n", "its front matter cannot be read: line 1: not valid YAML"),
-        (f"---\na: {'[' * 1500}{']' * 1500}\n---\n", "its front matter cannot be read: nested deeper than 64"),
-        (f"---\na: {'x' * (1 << 18)}\n---\n", "its front matter has 262,147 characters; the limit is 262,144"),
-        ("---\n- a\n---\n", "its front matter is list"),
-        ("---\nmodel-index: 5\n---\n", "its model-index is invalid"),
-        ("---\nmodel-index:\n- name: x\n---\n", "its model-index is invalid .KeyError: 'results'"),
-    ],
-)
-def test_cards_that_the_hub_would_not_read(card: str, why: str) -> None:
-    with pytest.raises(DataError, match=f"^CARD.md: {why}"):
-        with_results(card, "ours", results(), "CARD.md")
 
 
 def test_two_tasks_of_one_data_set_stay_two_results(tmp_path: Path) -> None:
     run = make_run(tmp_path, tasks={"gsm8k": 0.5, "gsm8k_cot": 0.75})
     edit(run, lambda whole: (whole["configs"].update(gsm8k=GSM8K, gsm8k_cot=GSM8K), whole["n-shot"].update(gsm8k=5)))
     built, _ = results_of(Run(run), {})
-    _, result = index_of(with_results("", "ours", [card_result(item, "https://example.org") for item in built]))
+    _, result = index_of(card_of("ours", [card_result(item, "https://example.org") for item in built]))
     assert [(item.task_name, item.metric_value, item.dataset_args) for item in result] == [
         ("gsm8k", 50.0, {"num_few_shot": 5}), ("gsm8k_cot", 75.0, {"num_few_shot": 0}),
     ]  # fmt: skip

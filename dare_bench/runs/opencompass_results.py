@@ -1,7 +1,7 @@
 """Results of OpenCompass's command as external runs, one for each model.
 
 OpenCompass writes ``<date>/{configs,predictions,results,summary}``: for each model a folder of ``predictions`` and of
-``results``, with one JSON file for each data set. ``summary`` has averages over data sets.
+``results``, with one JSON file for each data set. Averages over data sets (``summary``) are not read.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ from dare_bench.runs.field_types import check
 from dare_bench.runs.index import DocumentIndex, LoadedIndex
 from dare_bench.runs.lines import LoggedLine
 from dare_bench.runs.lm_eval_results import date_in
-from dare_bench.runs.opencompass_config import Averages, OpenCompassConfig, read_averages, read_config
+from dare_bench.runs.opencompass_config import OpenCompassConfig, read_config
 from dare_bench.runs.run_files import RUN_FILE, own_file
 from dare_bench.runs.schema import UNKNOWN
 
@@ -100,11 +100,9 @@ class OpenCompassRun(ExternalRun):
 
     @property
     def result_files(self) -> list[Path]:
-        work = self.path.parent.parent
         return [
             *(file.result for file in self.files.values()),
-            *sorted(work.glob("configs/*.py")),
-            *sorted(work.glob("summary/*.csv")),
+            *sorted(self.path.parent.parent.glob("configs/*.py")),
         ]
 
     def samples_file(self, task: str) -> Path | None:
@@ -171,11 +169,7 @@ def read_opencompass(path: Path, intervals: Intervals) -> OpenCompassRun:
         notes += scores[task].notes
     if not scores:
         raise RunError(f"{path} has no score; {left_out[0]}")
-    totals = {task: own.totals for task, own in scores.items()}
-    averages = read_averages(work / "summary", model, config.groups, totals, {*totals, *config.datasets})
-    left_out += [f"{path}, {name}: its average is not read: {reason}" for name, reason in averages.left_out.items()]
-    results = _results(scores, averages)
-    run = OpenCompassRun(path, results, _block(path, work, config, scores, notes), intervals)
+    run = OpenCompassRun(path, _results(scores), _block(path, work, config, scores, notes), intervals)
     run.files, run.left_out = files, tuple(left_out)
     run.values = {task: own.values for task, own in scores.items()}
     return run
@@ -331,12 +325,12 @@ def _hash(text: str) -> str:
     return hashlib.sha256(text.encode(errors="surrogatepass")).hexdigest()
 
 
-def _results(scores: Mapping[str, DataSetScores], averages: Averages) -> dict[str, Any]:
+def _results(scores: Mapping[str, DataSetScores]) -> dict[str, Any]:
     """The scores in lm-eval's form."""
-    totals = {**{task: own.totals for task, own in scores.items()}, **averages.totals}
+    totals = {task: own.totals for task, own in scores.items()}
     return {
         "results": {name: {f"{metric},none": total for metric, total in own.items()} for name, own in totals.items()},
-        "group_subtasks": averages.members,
+        "group_subtasks": {},
         "configs": {},
         "versions": {},
         "n-shot": {},

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import asdict
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from dare_bench.cli.plain import echo, echo_json, plain_console, plain_table
 from dare_bench.cli.runs import open_runs, run_path
-from dare_bench.errors import DareError, UsageError
+from dare_bench.errors import DareError
 from dare_bench.formatting import score_text
 from dare_bench.runs.text import counted, listed, one_line
 
@@ -31,9 +30,6 @@ def score(
     include_path: Annotated[
         list[str] | None, typer.Option(help="Folder of the run's task files; the recorded path is not used.")
     ] = None,
-    output_path: Annotated[
-        str | None, typer.Option("--output-path", "-o", help="Also write the re-scored run to this folder.")
-    ] = None,
     docs: Annotated[int, typer.Option(min=0, help="Number of differing documents to print.")] = 10,
     json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
@@ -46,15 +42,13 @@ def score(
 
     Example: dare-bench score out/my-run
     """
-    if task is not None and output_path is not None:
-        raise UsageError("--task and --output-path exclude each other: all tasks of a run are written; omit one")
     from dare_bench.engine.rescore import refuse_inside
 
     runs = open_runs(run)
     refuse_inside(run_path(run), include_path or ())
     fields = {"task": task, "data_dir": data_dir, "include_path": include_path}
     single = len(runs) == 1 and runs[0].path == run_path(run)
-    results = [_rescored(opened, fields, output_path, single=single) for opened in runs]
+    results = [_rescored(opened, fields, single=single) for opened in runs]
     if json:
         records = [record for record, _, _ in results]
         echo_json(records[0] if single else records)
@@ -63,16 +57,12 @@ def score(
             if single and rescored is not None:
                 _print(rescored, docs)
             echo(("" if single else f"{opened.name}: ") + _verdict(record))
-            if record.get("written"):
-                echo(record["written"])
     codes = {code for _, _, code in results}
     if code := next((code for code in (_CHANGED, _FAILED, 2, _INCOMPLETE) if code in codes), 0):
         raise typer.Exit(code)
 
 
-def _rescored(
-    run: Run, fields: dict[str, Any], out: str | None, *, single: bool
-) -> tuple[dict[str, Any], Rescored | None, int]:
+def _rescored(run: Run, fields: dict[str, Any], *, single: bool) -> tuple[dict[str, Any], Rescored | None, int]:
     """Record, result and exit code of a run. Among several runs, one that cannot be scored does not stop the others."""
     from dare_bench.engine.rescore import rescore
 
@@ -83,16 +73,11 @@ def _rescored(
             raise
         record = {"run_id": run.run_id, "path": str(run.path), "error": " ".join(str(error).split())}
         return record, None, error.exit_code
-    written = None
-    if out is not None:
-        from dare_bench.engine.rescored_run import write_rescored
-
-        written = write_rescored(rescored, Path(out))
     code = _CHANGED if not rescored.same else _INCOMPLETE if run.status != "complete" else 0
-    return _record(rescored, written), rescored, code
+    return _record(rescored), rescored, code
 
 
-def _record(rescored: Rescored, written: Run | None) -> dict[str, Any]:
+def _record(rescored: Rescored) -> dict[str, Any]:
     scores = [{**asdict(score), "same": score.same} for score in rescored.scores]
     for score in scores:
         del score["doc_id"]
@@ -106,7 +91,6 @@ def _record(rescored: Rescored, written: Run | None) -> dict[str, Any]:
         "changes": rescored.changes,
         "scores": scores,
         "differing": [asdict(value) for value in rescored.documents],
-        "written": str(written.path) if written is not None else None,
     }
 
 

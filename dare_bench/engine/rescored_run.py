@@ -1,13 +1,12 @@
-"""Runs that are scored from recorded answers, without the model: a run scored again, or a part of its documents.
+"""A part of a run's documents as a run, scored from the recorded answers without the model.
 
-Each is written into another folder, and the run stays as it is. A part lies beside its run, in ``<run>-first-50``: what
-reads the results of the command (a script, ``compare``, a board) finds the requested documents and no others.
+It lies beside its run, in ``<run>-first-50``: what reads the results of the command (a script, ``compare``, a board)
+finds the requested documents and no others.
 """
 
 from __future__ import annotations
 
 import logging
-import re
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -19,9 +18,9 @@ from dare_bench.engine import identity as ident
 from dare_bench.engine.environment import command
 from dare_bench.engine.meters import Meter
 from dare_bench.engine.recorded_answers import RecordedAnswers
-from dare_bench.engine.rescore import Rescored, recorded_source, refuse_new_failures
+from dare_bench.engine.rescore import recorded_source, refuse_new_failures
 from dare_bench.engine.result_files import document_line, task_counts, task_hash
-from dare_bench.engine.rundir import CommitMarker, RunFolder, new_folder, read_done
+from dare_bench.engine.rundir import CommitMarker, RunFolder, read_done
 from dare_bench.engine.scope import Scope
 from dare_bench.errors import RunError
 from dare_bench.program import installed
@@ -34,7 +33,6 @@ from dare_bench.types import Request
 
 log = logging.getLogger("dare_bench")
 
-_SUFFIX = re.compile(r"-rescored(-\d+)?$")
 _SCORED = (
     "results", "groups", "group_subtasks", "configs", "versions", "n-shot", "higher_is_better", "n-samples",
     "opencompass", "opencompass_version",
@@ -42,28 +40,6 @@ _SCORED = (
 """Keys of a harness's results that scoring produces; all others describe the model and its settings."""
 _SCORING_FIELDS = ("extraction", "extracted", "verdict")
 """Fields of an answer's record that scoring produces, not the model."""
-
-
-def write_rescored(done: Rescored, out: Path) -> Run:
-    """Write ``out/<run_id>-rescored`` (``-rescored-2``, ... if that exists) and return it. Model, settings and cost are
-    those of the original run, which stays as it is; scores and intervals are new.
-
-    Raises:
-        SaveError: it cannot be written.
-    """
-    run, harness = done.run, done.harness
-    folder = new_folder(ensure_folder(out), f"{_SUFFIX.sub('', run.path.name)}-rescored")
-    event = {
-        "what": f"the recorded answers of {run.run_id} were scored again",
-        "same": done.same,
-        "edited": [task for task, edited in done.edited.items() if edited],
-    }
-    with RunFolder(folder) as place:
-        about = _begin(place, run, done.spec)
-        digests = {task: _write_task(folder, about["date"], task, run, harness)[0] for task in run.tasks}
-        block = _block(run, harness, about, digests, event)
-        _finish(place, about["date"], _results(run, harness), block, done.spec)
-    return Run(folder)
 
 
 def part_of(run: Run, spec: RunSpec, scope: Scope, content: str) -> Run:
@@ -111,10 +87,9 @@ def _write_part(
         RunError: another process is writing it.
     """
     with RunFolder(ensure_folder(folder)) as place:
-        about = _begin(place, run, spec)
+        about = place.begin({"spec": spec.model_dump(mode="json"), "command": command(), "from": run.run_id})
         written = {task: _write_task(folder, about["date"], task, run, harness) for task in harness.fingerprints}
-        event = {"what": f"a part of the documents of {run.run_id} was scored from its recorded answers"}
-        block = _block(run, harness, about, {task: digests for task, (digests, _) in written.items()}, event)
+        block = _block(run, harness, about, {task: digests for task, (digests, _) in written.items()})
         tasks = {}
         for name, task in block.tasks.items():
             of_task = [request for request in requests if request.task == name]
@@ -137,20 +112,11 @@ def _write_part(
         results = _results(run, harness)
         results["config"] = {**results.get("config", {}), "limit": spec.limit}
         results["total_evaluation_time_seconds"] = "0.0"
-        _finish(place, about["date"], results, block.model_copy(update=update), spec, signature)
+        block = block.model_copy(update=update)
+        write_results(place.path, about["date"], results, block)
+        totals = {task: entry.n_total for task, entry in block.tasks.items()}
+        place.commit(CommitMarker(block.status, signature, Scope.of(spec.limit, spec.samples), totals))
     return Run(folder)
-
-
-def _begin(place: RunFolder, run: Run, spec: RunSpec) -> dict[str, Any]:
-    return place.begin({"spec": spec.model_dump(mode="json"), "command": command(), "from": run.run_id})
-
-
-def _finish(
-    place: RunFolder, date: str, results: Mapping[str, Any], block: Block, spec: RunSpec, signature: str = ""
-) -> None:
-    write_results(place.path, date, results, block)
-    totals = {task: entry.n_total for task, entry in block.tasks.items()}
-    place.commit(CommitMarker(block.status, signature, Scope.of(spec.limit, spec.samples), totals))
 
 
 def _write_task(
@@ -189,10 +155,15 @@ def _block(
     harness: HarnessResult,
     about: Mapping[str, Any],
     digests: Mapping[str, Mapping[str, str]],
-    event: Mapping[str, Any],
 ) -> Block:
     before, now = run.require_block(), str(about["created"])
-    origin = {"date": now, "from": run.run_id, "command": about["command"], "dare_bench": version.__version__}
+    event = {
+        "what": f"a part of the documents of {run.run_id} was scored from its recorded answers",
+        "date": now,
+        "from": run.run_id,
+        "command": about["command"],
+        "dare_bench": version.__version__,
+    }
     tasks = {
         name: task.model_copy(
             update={
@@ -216,7 +187,7 @@ def _block(
             "execution": Execution(**harness.execution) if harness.execution else None,
             "events": [
                 *(e for e in before.events if e.what != UNSAFE_ALLOWED),
-                RunEvent.model_validate({**event, **origin}),
+                RunEvent.model_validate(event),
             ],
             "notes": list(dict.fromkeys([*before.notes, *harness.notes])),
         }

@@ -15,7 +15,7 @@ from sudoku_runs import make_sudoku
 
 from dare_bench.cli.score import score
 from dare_bench.cli.show import show
-from dare_bench.errors import DareError, IncompleteError, RunError, UnknownNameError, UsageError
+from dare_bench.errors import DareError, IncompleteError, RunError, UnknownNameError
 from dare_bench.runs.reader import Run
 from dare_bench.runs.run_files import DONE_FILE
 
@@ -63,7 +63,7 @@ def test_an_edited_answer_leaves_with_3_and_its_document(tmp_path: Path, capsys:
     ]
     assert code_of(str(run.path), json=True) == 3
     record = json.loads(capsys.readouterr().out)
-    assert record["same"] is False and record["edited"] == {"dare_sudoku": True} and record["written"] is None
+    assert record["same"] is False and record["edited"] == {"dare_sudoku": True}
     assert {(item["metric"], item["recorded"], item["again"], item["same"]) for item in record["scores"]} >= {
         ("exact_match", 1.0, 0.75, False)
     }
@@ -87,18 +87,6 @@ def test_a_folder_of_runs_has_a_line_each(tmp_path: Path, capsys: Out) -> None:
     assert code_of(str(tmp_path / "suite"), json=True) == 3
     records = json.loads(capsys.readouterr().out)
     assert "no samples file" in records[0]["error"] and records[1]["same"] is False
-
-
-def test_a_written_run_is_named_and_read_by_other_verbs(tmp_path: Path, capsys: Out) -> None:
-    run = made(tmp_path / "runs", wrong=True)
-    score(str(run.path), output_path=str(tmp_path / "again"))
-    written = Path(capsys.readouterr().out.splitlines()[-1])
-    assert written == tmp_path / "again" / f"{run.run_id}-rescored"
-    assert [item.value for item in Run(written).scores()] == [item.value for item in run.scores()]
-    show(str(written))
-    assert f"{run.run_id}-rescored" in capsys.readouterr().out
-    with pytest.raises(UsageError, match="--task and --output-path exclude each other"):
-        score(str(run.path), task="dare_sudoku", output_path=str(tmp_path))
 
 
 def test_incomplete_runs_leave_with_4(tmp_path: Path, capsys: Out) -> None:

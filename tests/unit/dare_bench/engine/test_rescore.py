@@ -21,12 +21,11 @@ from toy_tasks import FILES, SUMS, write_data, write_tasks
 from dare_bench import sandbox
 from dare_bench.engine.evaluate import evaluate
 from dare_bench.engine.rescore import Rescored, rescore
-from dare_bench.engine.rescored_run import write_rescored
 from dare_bench.engine.verify import verify
 from dare_bench.errors import IncompleteError, RunError, UnknownNameError, UsageError
 from dare_bench.runs.pack import write_pack
 from dare_bench.runs.reader import Run
-from dare_bench.runs.run_files import DONE_FILE, file_digest
+from dare_bench.runs.run_files import DONE_FILE
 from dare_bench.runs.schema import UNSAFE_ALLOWED
 from dare_bench.types import Likelihood, Request
 
@@ -133,7 +132,7 @@ def says(*texts: str) -> Callable[[dict[str, Any]], None]:
         ("toy_scored", {"decoding": {"temperature": 0.3}, "num_fewshot": 1, "system_instruction": "Short."}),
     ],
 )
-def test_a_run_scored_again_is_the_same_to_the_byte(tmp_path: Path, tasks: str, fields: dict[str, Any]) -> None:
+def test_a_run_scored_again_is_the_same(tmp_path: Path, tasks: str, fields: dict[str, Any]) -> None:
     run = made(tmp_path, tasks, **fields)
     done = scored(run)
     assert done.same and not done.documents and not done.changes
@@ -142,14 +141,6 @@ def test_a_run_scored_again_is_the_same_to_the_byte(tmp_path: Path, tasks: str, 
     }
     assert done.counted == sum(block.n_docs for block in run.block.tasks.values())  # type: ignore[union-attr]
     assert set(done.edited.values()) == {False}
-    again = write_rescored(done, tmp_path / "again")
-    for task in run.tasks:
-        files = run.samples_file(task), again.samples_file(task)
-        assert files[0] is not None and files[1] is not None and files[0].read_bytes() == files[1].read_bytes()
-    assert again.block is not None and run.block is not None
-    assert all(
-        getattr(again.block, name) == getattr(run.block, name) for name in ("ci", "extraction", "notes", "tasks")
-    )
     assert refused(run) == []
 
 
@@ -299,8 +290,6 @@ def test_failed_documents_stay_failed(tmp_path: Path, harness: str, tasks: str) 
     done = scored(run)
     assert done.same and done.counted == 6
     assert [(f["doc_id"], f["error"]) for f in done.harness.failures] == [(1, "too long")] * 2
-    again = write_rescored(done, tmp_path / "again")
-    assert again.status == "incomplete" and again.block is not None and len(again.block.failures) == 2
     assert refused(run) == []
 
 
@@ -311,34 +300,6 @@ def test_an_extended_run_is_scored_whole(tmp_path: Path) -> None:
     done = scored(run)
     assert done.same and done.counted == 7 and done.spec.limit == 7
     assert refused(run) == []
-
-
-def test_a_written_run_is_of_its_own(tmp_path: Path) -> None:
-    run = made(tmp_path, "toy_add", ToyModel())
-    before = {path: path.read_bytes() for path in run.path.rglob("*") if path.is_file()}
-    edit(run, "toy_add", 2, says("11"))
-    changed = {path: path.read_bytes() for path in run.path.rglob("*") if path.is_file()}
-    assert before != changed
-    done = scored(run)
-    first, second = (write_rescored(done, run.path.parent) for _ in range(2))
-    assert (first.path.name, second.path.name) == (f"{run.run_id}-rescored", f"{run.run_id}-rescored-2")
-    assert {path: path.read_bytes() for path in run.path.rglob("*") if path.is_file()} == changed
-    assert first.status == "complete" and first.run_id == first.path.name
-    assert first.block is not None and run.block is not None
-    (event,) = first.block.events
-    assert event.model_extra is not None and event.model_extra["from"] == run.run_id
-    assert event.model_extra["edited"] == ["toy_add"] and event.model_extra["same"] is False
-    assert first.block.cost == run.block.cost and first.block.model == run.block.model
-    key = "exact_match,first-number"
-    assert first.results["results"]["toy_add"][key] == pytest.approx(run.results["results"]["toy_add"][key] + 1 / 6)
-    assert first.block.ci["toy_add"][key] != run.block.ci["toy_add"][key]
-    traces = run.traces_file("toy_add"), first.traces_file("toy_add")
-    assert traces[0] is not None and traces[1] is not None and traces[0].read_bytes() == traces[1].read_bytes()
-    assert first.edited("toy_add") is False and first.traces_edited("toy_add") is False
-    assert scored(first).same
-    assert write_rescored(scored(first), run.path.parent).path.name == f"{run.run_id}-rescored-3"
-    # The evaluation's own command still finds the run that it made, and no other.
-    assert made(tmp_path, "toy_add", ToyModel()).path == run.path
 
 
 def told(run: Run) -> list[str]:
@@ -354,7 +315,7 @@ def test_code_runs_again_in_the_sandbox_alone(tmp_path: Path, monkeypatch: pytes
     run = made(tmp_path, "humaneval", model, data_dir=str(BENCH), decoding={"gen_length": 4096}, unsafe_no_sandbox=True)
     done = scored(run)
     assert done.same and [item.again for item in done.scores] == [0.5]
-    assert UNSAFE_ALLOWED in told(run) and UNSAFE_ALLOWED not in told(write_rescored(done, tmp_path))
+    assert UNSAFE_ALLOWED in told(run)
     assert done.harness.execution["unsafe"] is False and done.harness.execution["statuses"] == {
         "failed": 1,
         "passed": 1,
@@ -386,11 +347,6 @@ def test_opencompass_answers_and_texts_are_scored_again(tmp_path: Path, monkeypa
     run = made(tmp_path, "gsm8k_gen,hellaswag_ppl", ToyModel(reply=reply, context_limit=1 << 20), **fields)
     done = rescore(run)
     assert done.same and done.counted == sum(block.n_docs for block in run.block.tasks.values())  # type: ignore[union-attr]
-    again = write_rescored(done, tmp_path / "again")
-    for task in run.tasks:
-        files = run.samples_file(task), again.samples_file(task)
-        assert files[0] is not None and files[1] is not None and files[0].read_bytes() == files[1].read_bytes()
-    assert again.results["opencompass"] == run.results["opencompass"]
     assert refused(run, data_dir=str(BENCH), include_path=None) == []
     edit(run, "gsm8k", 0, says("The answer is -1", "The answer is -1"))
     edit(run, "hellaswag", 0, lambda row: row["resps"].__setitem__(int(row["target"]), [["-0.001", "None"]]))
@@ -416,11 +372,6 @@ def test_runs_from_before_digests_are_scored_and_do_not_know_of_edits(tmp_path: 
     done = rescore(run)
     assert done.same and done.edited == {"dare_sudoku": None} and run.traces_edited("dare_sudoku") is None
     assert run.results_edited is None
-    again = write_rescored(done, tmp_path / "again")
-    assert again.edited("dare_sudoku") is False and again.traces_file("dare_sudoku") is None
-    assert again.block is not None and again.block.tasks["dare_sudoku"].samples_sha256 == file_digest(
-        again.samples_file("dare_sudoku") or ""
-    )
 
 
 def test_what_a_harness_makes_of_the_toy_source(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

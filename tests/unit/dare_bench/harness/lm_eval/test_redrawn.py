@@ -13,8 +13,6 @@ from require import need_package
 
 from dare_bench.analysis.comparison import compare
 from dare_bench.engine.evaluate import evaluate
-from dare_bench.engine.rescore import rescore
-from dare_bench.engine.rescored_run import write_rescored
 from dare_bench.harness.lm_eval.redrawn import mark_redrawn, redrawn_values
 from dare_bench.types import Likelihood, Request, Sample
 
@@ -76,8 +74,6 @@ def test_a_run_records_its_draws_and_every_reader_uses_them(tmp_path: Path) -> N
             assert np.linalg.norm(answer["deviations"]) == pytest.approx(answer["stderr"], rel=1e-3)
     ci = drawn.require_block().ci["hellaswag"]["acc_norm,none"]
     assert ci.method.endswith("and draws") and ci.draws is not None
-    again = write_rescored(rescore(drawn, data_dir=fields["data_dir"]), tmp_path / "again")
-    assert again.require_block().ci == drawn.require_block().ci
     other = evaluate(**fields, likelihood={"estimator": "fast", "mc_num": 8}, seeds=[1, 1, 1, 1])
     (item,) = compare([drawn, other]).items
     assert item.scores[0].lo == ci.lo and item.difference.method.endswith("and draws")

@@ -1,6 +1,6 @@
-"""Our sampler, likelihoods and evaluations against the published code of others: same weights, prompts and tokens.
+"""Our sampler and likelihoods against the published code of others: same weights, prompts and tokens.
 
-    python scripts/bench/peers.py CHECKOUTS --python PYTHON [--peers llada,sdar,eval] [--models tiny,512]
+    python scripts/bench/peers.py CHECKOUTS --python PYTHON [--peers llada,sdar] [--models tiny,512]
 
 CHECKOUTS contains clones of ML-GSAI/LLaDA, NVlabs/Fast-dLLM, JetAstra/SDAR and ZHZisZZ/dllm under these last names;
 their code runs in a separate process (``peer_process.py``) by PYTHON, an interpreter with torch and the version of
@@ -11,8 +11,7 @@ took no time: no program that computes these products reaches more.
 
 Models: the family's bundled tiny checkpoint, and random weights of hidden size 512 with 4 layers (about 17 M). Random
 weights have a large standard deviation, so that no token depends on the order of additions. ``mixed``: 8 prompts of 30
-to 300 tokens; ours takes them together, the peer as its evaluation does. The peer ``eval`` is a whole evaluation by
-eval_llada.py (``peer_evaluations.py``), for which PYTHON needs lm-eval too; ``--limit`` and ``--mc-num`` are for it.
+to 300 tokens; ours takes them together, the peer as its evaluation does.
 """
 
 from __future__ import annotations
@@ -32,7 +31,6 @@ from pathlib import Path
 from typing import Any, Literal
 
 import torch
-from peer_evaluations import evaluations
 from peer_process import timed
 from timing import Timing
 from torch import Tensor
@@ -45,8 +43,6 @@ from dare_bench.diffusion.masked_copies import Batch, masked_copies, pack
 from dare_bench.types import ModelSpec
 
 FAMILIES = {"llada": "llada", "fast-dllm": "llada", "dllm": "llada", "sdar": "sdar", "dream": "dream"}
-EVAL = "eval"
-"""Whole evaluations by eval_llada.py."""
 GEN, BLOCK = 32, 16
 SIZE = 2048
 """Rows and columns of a large matrix."""
@@ -229,18 +225,15 @@ def main() -> None:
     parser = ArgumentParser(description=__doc__, formatter_class=RawDescriptionHelpFormatter)
     parser.add_argument("checkouts", type=Path)
     parser.add_argument("--python", default=sys.executable)
-    parser.add_argument("--peers", default=",".join([*FAMILIES, EVAL]))
+    parser.add_argument("--peers", default=",".join(FAMILIES))
     parser.add_argument("--models", default="tiny,512")
     parser.add_argument("--runs", type=int, default=5)
     parser.add_argument("--threads", type=int, default=1)
-    parser.add_argument("--limit", type=int, default=50)
-    parser.add_argument("--mc-num", type=int, default=32)
     args = parser.parse_args()
-    peers = args.peers.split(",")
     torch.set_num_threads(args.threads)
     clock = "cpu" if args.threads == 1 else "wall"
     for kind in args.models.split(","):
-        for peer in (peer for peer in peers if peer != EVAL):
+        for peer in args.peers.split(","):
             family = FAMILIES[peer]
             tiny = dare_bench.load(f"tiny-{family}")
             with tempfile.TemporaryDirectory() as scratch:
@@ -259,9 +252,6 @@ def main() -> None:
                             rows, limit = "mixed 8" if mixed else "1", bound(model, case, request, timing, clock)
                             line = f"{peer:<10}{kind:<6}{case.name:<32}{rows:<9}{timing.spread()}"
                             print(f"{line}, at most {limit:.2f}x", flush=True)
-    if EVAL in peers:
-        for line in evaluations(str(args.checkouts), args.python, args.limit, args.mc_num, args.runs):
-            print(line, flush=True)
 
 
 if __name__ == "__main__":

@@ -6,7 +6,6 @@ import importlib
 import sys
 from dataclasses import replace
 
-import command
 import pytest
 import torch
 from paths import ROOT
@@ -151,35 +150,6 @@ def test_a_peer_answers_from_a_process_of_its_own(script, tmp_path):
             assert reply["cpu"] > 0 and reply["wall"] > 0
         with pytest.raises(SystemExit, match="the process of fast-dllm ended with code 1"):
             ask({"prompts": [[1]], "fields": {"cache": "prefix"}})
-
-
-def test_an_evaluation_is_compared_with_the_peers(script, monkeypatch, tmp_path):
-    """The task of choices and the command line of ours, which is here the peer as well; another score voids it."""
-    peer_evaluations = script("peer_evaluations")
-    peer_evaluations.write_choices(tmp_path / "tasks" / "choices", ROOT / "tasks")
-    mask = dare_bench.load("tiny-llada").spec.mask
-    case = peer_evaluations.Evaluation("choices", tmp_path / "tasks", "tiny-llada", mask, limit=2, mc_num=2)
-    assert f"mask_id={mask}," in " ".join(case.theirs("python", "checkouts", tmp_path))
-
-    def seconds(words):
-        result = command.run(*words[1:])
-        assert result.returncode == 0, result.stderr
-        return 2.0
-
-    monkeypatch.setattr(peer_evaluations, "cpu_seconds", seconds)
-    monkeypatch.setattr(peer_evaluations.Evaluation, "theirs", lambda self, python, checkouts, out: self.ours(out))
-    assert peer_evaluations.compare(case, "python", "checkouts", 1).startswith(
-        "1.00x (quartiles 1.00 to 1.00), 2.0 s and 2.0 s"
-    )
-    monkeypatch.setattr(peer_evaluations, "cpu_seconds", lambda words: 1.0)
-    monkeypatch.setattr(peer_evaluations, "score", lambda folder, task: float(folder.name.startswith("ours")))
-    with pytest.raises(SystemExit, match=r"the peer scores 0\.0, ours 1\.0; the comparison is void"):
-        peer_evaluations.compare(replace(case, task="dare_sudoku"), "python", "checkouts", 1)
-
-
-def test_processor_time_of_a_process_that_fails_is_not_given(script):
-    with pytest.raises(SystemExit, match=r"(?s)ZeroDivisionError.*error: -c ended with code 1"):
-        script("peer_evaluations").cpu_seconds([sys.executable, "-c", "1 / 0"])
 
 
 def test_logits_are_counted_while_they_live(script):

@@ -3,10 +3,15 @@
 from __future__ import annotations
 
 import ast
+import json
 from collections import Counter
 from pathlib import Path
+from typing import Any
 
+import pytest
 from paths import ROOT
+
+from dare_bench.reading import MAX_DEPTH, parse_json
 
 FOLDERS = ("dare_bench", "model_adapters", "trainers", "tasks", "leaderboards", "reports")
 METHODS = {"read_text", "read_bytes", "open"}
@@ -97,3 +102,26 @@ def test_files_are_read_by_the_shared_readers() -> None:
 def test_the_rule_sees_a_call_wherever_it_is(tmp_path: Path) -> None:
     (tmp_path / "x.py").write_text("with p.open() as file:\n    json.load(file)\ntorch.load(read_text(p))\n")
     assert calls(tmp_path / "x.py") == {".open": 1, "json.load": 1, "torch.load": 1}
+
+
+# -- ``parse_json``: how deep a value may be nested --------------------------------------------------------------------
+
+
+def nested(depth: int, kind: type) -> Any:
+    value: Any = 1
+    for _ in range(depth):
+        value = [value] if kind is list else {"a": value}
+    return value
+
+
+@pytest.mark.parametrize("kind", [list, dict])
+def test_nesting_is_limited_and_brackets_are_not(kind: type) -> None:
+    allowed = [nested(MAX_DEPTH - 1, kind), *[nested(1, kind)] * MAX_DEPTH]
+    assert parse_json(json.dumps(allowed)) == allowed
+    with pytest.raises(ValueError, match=f"nested deeper than {MAX_DEPTH} levels"):
+        parse_json(json.dumps(nested(MAX_DEPTH + 1, kind)))
+
+
+@pytest.mark.parametrize("unique", [False, True])
+def test_a_small_number_is_itself(unique: bool) -> None:
+    assert parse_json("[5e-324, -1e-101, -0.25, 7]", unique=unique) == [5e-324, -1e-101, -0.25, 7]

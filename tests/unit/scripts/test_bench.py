@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import importlib
+import re
 import sys
 from dataclasses import replace
 
+import pretend_device
 import pytest
 import torch
 from paths import ROOT
@@ -189,3 +191,66 @@ def test_quartiles_of_few_runs(script):
     timing = script("timing")
     assert timing.quartiles([3.0]) == [3.0, 3.0, 3.0]
     assert timing.Timing([4.0, 6.0, 8.0], [1.0, 2.0, 2.0], None, None).spread() == "4.00x (quartiles 3.50 to 4.00)"
+
+
+# -- Each developer script is one that somebody runs: make, CI, a document, or another script --------------------------
+
+
+SCRIPTS = sorted((ROOT / "scripts").rglob("*.py"))
+CALLERS = ("Makefile", "*.md", ".github/**/*.yml", "docs/**/*.md", "model_adapters/**/*.md", "tasks/**/*.md")
+
+
+def test_each_script_is_called() -> None:
+    called = "\n".join(file.read_text() for pattern in CALLERS for file in ROOT.glob(pattern))
+    imported = "\n".join(file.read_text() for file in SCRIPTS)
+    idle = [
+        str(script.relative_to(ROOT))
+        for script in SCRIPTS
+        if str(script.relative_to(ROOT)) not in called
+        and not re.search(
+            rf"^ *(from [\w.]*\b{script.stem} import|(from [\w.]+ )?import .*\b{script.stem}\b)", imported, re.M
+        )
+        and f'"{script.name}"' not in imported
+        and script.name != "__init__.py"
+    ]
+    assert len(SCRIPTS) > 10 and idle == []
+
+
+# -- What a forward costs besides computing, in the mean of a whole generation: launches, copie ------------------------
+
+
+BOUNDS = {
+    ("tiny-llada", "none"): (190, 0.3),
+    ("tiny-llada", "dual"): (203, 0.3),
+    ("tiny-dream", "dual"): (224, 0.3),
+    ("tiny-sdar", "exact"): (254, 0.4),
+    ("tiny-llada2-base", "exact"): (376, 1),
+}
+"""Launches of one row, and waits of 16 rows. These may have a tenth more launches, and one copy."""
+
+
+@pytest.fixture(scope="module")
+def dispatch():
+    sys.path.insert(0, str(ROOT / "scripts" / "bench"))
+    import dispatch
+
+    with pretend_device.available():
+        yield dispatch
+    sys.path.remove(str(ROOT / "scripts" / "bench"))
+    del sys.modules["dispatch"]
+
+
+@pytest.mark.parametrize(("name", "cache"), BOUNDS)
+def test_many_rows_launch_little_more_than_one(name, cache, dispatch):
+    launches, waits = BOUNDS[name, cache]
+    decoding = dispatch.decodings(name)[cache]
+    one, many = (dispatch.count(dispatch.opened(name, "padded"), rows, decoding) for rows in (1, 16))
+    assert one.mean("launches") <= launches
+    assert many.mean("launches") <= 1.1 * one.mean("launches") and many.steady <= 1.05 * one.steady
+    assert many.mean("copies") <= 1 and many.mean("waits") <= waits
+
+
+def test_waits_are_noticed(dispatch):
+    """With sdpa the open positions are listed in each forward."""
+    decoding = dispatch.decodings("tiny-llada")["none"]
+    assert dispatch.count(dispatch.opened("tiny-llada", "sdpa"), 1, decoding).mean("waits") >= 2

@@ -192,9 +192,9 @@ def _program_difference(programs: Sequence[Program]) -> str:
 
 def _refusal(run: Run, differences: Sequence[Mismatch]) -> str:
     texts = "; ".join(f"{item.name}: the baseline has {item.expected}, the run {item.seen}" for item in differences)
-    remedies = "; ".join(dict.fromkeys(item.remedy for item in differences))
-    renew = ", or renew the baseline: --update" if all(item.renewable for item in differences) else ""
-    return f"{run.path} does not match the baseline. {texts}. {remedies}{renew}"
+    renewable = all(item.renewable for item in differences)
+    other = "renew the baseline: --update" if renewable else f"name a baseline of this {differences[0].name}"
+    return f"{run.path} does not match the baseline. {texts}. Evaluate with the baseline's settings, or {other}"
 
 
 def compare_baselines(

@@ -22,7 +22,8 @@ from dare_bench.training.rows import Data, Example, Kind, TokenRow, Tokens
 from dare_bench.training.sources import find_files
 from dare_bench.training.spec import TrainSpec
 from dare_bench.training.tokens import tokenize
-from dare_bench.types import Event, Generation, Prompt, Request, Reward, RewardPrompt, Sample
+from dare_bench.training.turns import user
+from dare_bench.types import Event, Generation, Request, Reward, RewardPrompt, Sample
 
 SAMPLED_ROWS = 256
 CHARACTERS = 3.5
@@ -65,8 +66,7 @@ def rows_of(spec: TrainSpec, kind: Kind, model: Any) -> SampledRows:
         prompt, answer = (
             " " * round((tokens or 0) * CHARACTERS) for tokens in (of_hub[0].prompt_tokens, of_hub[0].answer_tokens)
         )
-        turns: Prompt = [{"role": "user", "content": prompt}]
-        example = Example(turns, answer, "")
+        example = Example((user(prompt),), answer, "")
         row = RewardPrompt(example.prompt, "0", str(spec.task), "") if kind == "prompts" else example
         data, count, tokenizer = Data(kind, (row,), "", str(spec.task)), spec.rows or known.count, None
         source = f"the mean lengths of {of_hub[0].id}, {TEMPLATE_TOKENS} for a chat template"

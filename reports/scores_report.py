@@ -10,10 +10,10 @@ from dataclasses import asdict
 from typing import Any
 
 from dare_bench.analysis.intervals import separable
-from dare_bench.analysis.names import letter, run_names, unknown_text
+from dare_bench.analysis.names import run_names, unknown_text
 from dare_bench.analysis.published import Bounded, PublishedComparison
 from dare_bench.analysis.settings import answers_each, config_of, distinguishing
-from dare_bench.analysis.task_changes import TaskVariants
+from dare_bench.analysis.task_changes import SharedTask
 from dare_bench.formatting import NONE, bounds, percent
 from dare_bench.reports.elements import Bullets, Element, Heading, Paragraph, ReportTable
 from dare_bench.runs.reader import Run
@@ -267,7 +267,7 @@ def _notes(comparison: PublishedComparison, short: bool = False) -> Iterator[str
     yield from comparison.notes
 
 
-def task_elements(tasks: Sequence[TaskVariants]) -> Iterator[Element]:
+def task_elements(tasks: Sequence[SharedTask]) -> Iterator[Element]:
     """The section; empty if no task is in several runs."""
     if not tasks:
         return
@@ -275,32 +275,12 @@ def task_elements(tasks: Sequence[TaskVariants]) -> Iterator[Element]:
     several = len({task.harness for task in tasks}) > 1
     titles = [f"{task.task} ({task.harness})" if several else task.task for task in tasks]
     for task, title in zip(tasks, titles, strict=True):
-        if not task.same:
-            yield from _differing(task, title)
+        for change in task.changes:
+            yield Heading(f"{title}: {change.first} and {change.second}", 3)
+            yield Bullets([*change.breaks, *change.notes])
     for recorded, qualified in ((True, ""), (False, ", as far as external results record them")):
         same = dict.fromkeys(
-            title for task, title in zip(tasks, titles, strict=True) if task.same and task.recorded == recorded
+            title for task, title in zip(tasks, titles, strict=True) if not task.changes and task.recorded == recorded
         )
         if same:
             yield Paragraph(f"Same prompts, targets, filters and scorer in all runs{qualified}: {', '.join(same)}.")
-
-
-def _differing(task: TaskVariants, title: str) -> Iterator[Element]:
-    if len(task.groups) == 1:
-        yield Heading(f"{title}: not the same documents", 3)
-        yield Bullets(task.notes)
-        return
-    if len(task.changes) == 1 and all(len(group) == 1 for group in task.groups):
-        (change,) = task.changes
-        yield Heading(f"{title}: {change.first} and {change.second}", 3)
-        yield Bullets([*change.breaks, *change.notes])
-        return
-    yield Heading(f"{title}: {len(task.groups)} variants", 3)
-    letters = {name: letter(at) for at, group in enumerate(task.groups) for name in group}
-    yield Bullets([f"{letter(at)}: {', '.join(group)}" for at, group in enumerate(task.groups)])
-    yield Bullets([
-        f"{letters[change.first]} and {letters[change.second]}: {text}"
-        for change in task.changes for text in (*change.breaks, *change.notes)
-    ])  # fmt: skip
-    if task.notes:
-        yield Bullets(task.notes)

@@ -15,7 +15,6 @@ import re
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
-from itertools import combinations
 from typing import Literal
 
 from dare_bench.analysis.names import run_names
@@ -31,7 +30,6 @@ from dare_bench.runs.reader import Run
 from dare_bench.runs.schema import UNKNOWN
 from dare_bench.runs.scores import Score
 
-_MANY_GROUPS = 3
 # lm-eval's hash of the document itself is left out: a column that no prompt shows changes it.
 _HASHES = {"prompt_hash": "the prompt", "target_hash": "the target"}
 _SCORING = ("output_type", "process_results", "filter_list", "metric_list")
@@ -158,69 +156,32 @@ def _document_texts(counts: dict[str, int], first: Run, second: Run, task: str) 
 
 
 @dataclass(frozen=True, slots=True)
-class TaskVariants:
-    """One task under one harness in several runs. Runs of one group have the same prompts in the documents that they
-    share; ``changes`` are between the first runs of groups, ``notes`` are about runs of one group. ``recorded``: do all
-    runs record the whole definition of the task (external results do not)?"""
+class SharedTask:
+    """One task under one harness in several runs. ``changes``: how the others differ from the run of most documents,
+    without those that do not; ``recorded``: do all runs record the whole definition of the task (external results do
+    not)?"""
 
     task: str
     harness: str
-    groups: tuple[tuple[str, ...], ...]
     changes: tuple[TaskChange, ...] = ()
-    notes: tuple[str, ...] = ()
     recorded: bool = True
 
-    @property
-    def same(self) -> bool:
-        return len(self.groups) == 1 and not self.notes
 
-
-def task_variants(runs: Sequence[Run]) -> list[TaskVariants]:
-    """Each task that several runs have under one harness, its runs grouped by their prompts. The order of the runs does
-    not matter."""
+def shared_tasks(runs: Sequence[Run]) -> list[SharedTask]:
+    """Each task that several runs have under one harness. The order of the runs does not matter."""
     names = dict(zip(map(id, runs), run_names(runs), strict=True))
     tasks: dict[tuple[str, str], list[Run]] = {}
     for run in {run.path.resolve(): run for run in runs}.values():
         for task in run.tasks:
             tasks.setdefault((run.require_block().harness.name, task), []).append(run)
-    return [
-        _variants(task, harness, sorted(runs_of_task, key=lambda run: names[id(run)]), names)
-        for (harness, task), runs_of_task in tasks.items()
-        if len(runs_of_task) > 1
-    ]
-
-
-def _variants(task: str, harness: str, runs: list[Run], names: dict[int, str]) -> TaskVariants:
-    by_fingerprint: dict[str, list[Run]] = {}
-    for run in runs:
-        key = str(run.path) if run.is_external else run.require_block().tasks[task].fingerprint
-        by_fingerprint.setdefault(key, []).append(run)
-    groups: list[list[list[Run]]] = []
-    # Most documents first: a document that a group's first run lacks, the others lack too.
-    for same in sorted(by_fingerprint.values(), key=lambda same: -same[0].require_block().tasks[task].n_docs):
-        for group in groups:
-            if not any(task_change(other[0], same[0], task).breaks for other in group):
-                group.append(same)
-                break
-        else:
-            groups.append([same])
-    changes = (
-        task_change(a, b, task, (names[id(a)], names[id(b)])) for a, b in _pairs([group[0][0] for group in groups])
-    )
-    notes = (
-        f"{names[id(a)]} and {names[id(b)]}: {text}"
-        for group in groups
-        for a, b in _pairs([same[0] for same in group])
-        for text in task_change(a, b, task).notes
-    )
-    runs_of_groups = (tuple(sorted(names[id(run)] for same in group for run in same)) for group in groups)
-    recorded = not any(run.is_external for run in runs)
-    return TaskVariants(task, harness, tuple(runs_of_groups), tuple(changes), tuple(notes), recorded)
-
-
-def _pairs(runs: Sequence[Run]) -> Iterator[tuple[Run, Run]]:
-    """All pairs of runs; of many runs only each with the first."""
-    return combinations(runs, 2) if len(runs) <= _MANY_GROUPS else ((runs[0], other) for other in runs[1:])
+    shared = []
+    for (harness, task), of_task in tasks.items():
+        first, *others = sorted(of_task, key=lambda run: (-run.require_block().tasks[task].n_docs, names[id(run)]))
+        changes = [task_change(first, other, task, (names[id(first)], names[id(other)])) for other in others]
+        if changes:
+            differing = tuple(change for change in changes if change.breaks or change.notes)
+            shared.append(SharedTask(task, harness, differing, not any(run.is_external for run in of_task)))
+    return shared
 
 
 QuestionDifference = Literal["definition", "prompts"]

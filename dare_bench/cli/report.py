@@ -66,20 +66,20 @@ def _pair(text: str | None) -> tuple[str | None, str | None]:
 
 def _elements(runs: list[Run], compared: Agreement | None, limit: int | None) -> Iterator[Element]:
     from dare_bench.analysis.published import comparisons
-    from dare_bench.analysis.task_changes import task_variants
+    from dare_bench.analysis.task_changes import shared_tasks
     from dare_bench.reports import agreement_report, scores_report
 
     if compared is not None:
         yield from agreement_report.elements(compared, limit)
         return
     yield from scores_report.published_elements(comparisons(runs))
-    yield from scores_report.task_elements(task_variants(runs))
+    yield from scores_report.task_elements(shared_tasks(runs))
     yield from scores_report.elements(runs)
 
 
 def _record(runs: list[Run], compared: Agreement | None) -> dict[str, Any]:
     from dare_bench.analysis.published import comparisons
-    from dare_bench.analysis.task_changes import task_variants
+    from dare_bench.analysis.task_changes import shared_tasks
     from dare_bench.reports import agreement_report, scores_report
 
     if compared is not None:
@@ -87,5 +87,5 @@ def _record(runs: list[Run], compared: Agreement | None) -> dict[str, Any]:
     return {
         "runs": [scores_report.record(run) for run in runs],
         "published": [asdict(comparison) for comparison in comparisons(runs)],
-        "changes": [asdict(task) for task in task_variants(runs) if not task.same],
+        "changes": [asdict(task) for task in shared_tasks(runs) if task.changes],
     }

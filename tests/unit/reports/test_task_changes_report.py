@@ -9,7 +9,7 @@ from typing import Any
 
 from run_factory import make_run
 
-from dare_bench.analysis.task_changes import TaskChange, task_variants
+from dare_bench.analysis.task_changes import TaskChange, shared_tasks
 from dare_bench.reports.elements import markdown
 from dare_bench.reports.scores_report import task_elements
 from dare_bench.runs.reader import Run
@@ -31,20 +31,20 @@ def _run(root: Path, name: str, hashes: dict[int, str] | None = None, version: s
 
 
 def _between(*runs: Run) -> tuple[TaskChange, ...]:
-    (requested,) = task_variants(runs)
+    (requested,) = shared_tasks(runs)
     return requested.changes
 
 
 def test_the_same_task_is_said_to_be_the_same(tmp_path: Path) -> None:
-    (result,) = task_variants([_run(tmp_path, "a"), _run(tmp_path, "b")])
-    assert result.same
+    (result,) = shared_tasks([_run(tmp_path, "a"), _run(tmp_path, "b")])
+    assert not result.changes
     assert "Same prompts, targets, filters and scorer in all runs: gsm8k." in markdown(task_elements([result]))
 
 
 def test_another_definition_breaks_the_comparison(tmp_path: Path) -> None:
-    (requested,) = task_variants([_run(tmp_path, "a"), _run(tmp_path, "b", fingerprint="fixed", version="0.4.14")])
+    (requested,) = shared_tasks([_run(tmp_path, "a"), _run(tmp_path, "b", fingerprint="fixed", version="0.4.14")])
     (result,) = requested.changes
-    assert not requested.same and len(result.breaks) == 1
+    assert len(result.breaks) == 1
     assert "prompts, filters or scorer changed between these runs: their scores aren't comparable" in result.breaks[0]
     assert result.notes == ("the harness's version changed too: 0.4.13 and 0.4.14",)
     text = markdown(task_elements([requested]))
@@ -57,10 +57,9 @@ def test_changed_prompts_are_counted(tmp_path: Path) -> None:
 
 
 def test_more_documents_alone_break_nothing(tmp_path: Path) -> None:
-    (result,) = task_variants([_run(tmp_path, "a", n_docs=4, limit=4), _run(tmp_path, "b")])
-    assert result.groups == (("a", "b"),) and not result.same and result.changes == ()
-    output = "b and a: not the same documents: 4 are in both runs, 6 only in the first, 0 only in the second"
-    assert result.notes == (output,)
+    (result,) = shared_tasks([_run(tmp_path, "a", n_docs=4, limit=4), _run(tmp_path, "b")])
+    output = "not the same documents: 4 are in both runs, 6 only in the first, 0 only in the second"
+    assert result.changes == (TaskChange("b", "a", (), (output,), result.changes[0].counts),)
     text = markdown(task_elements([result]))
     assert output in text and "Same prompts" not in text
 
@@ -74,15 +73,15 @@ def test_without_sample_lines_the_worst_is_assumed(tmp_path: Path) -> None:
     assert result.breaks == ("the documents or prompts differ (10 and 10 documents): their scores aren't comparable",)
 
 
-def test_runs_are_grouped_by_task_and_harness(tmp_path: Path) -> None:
+def test_runs_of_one_task_and_harness_are_compared(tmp_path: Path) -> None:
     runs = [_run(tmp_path, name) for name in "abc"]
     other = _run(tmp_path, "d")
     assert other.block is not None
     other.block.harness.name = "opencompass"
     lone = Run(make_run(tmp_path, "e", tasks={"mmlu": 0.5}))
-    (result,) = task_variants([*runs, other, lone])
-    assert result.same and result.groups == (("a", "b", "c"),) and result.harness == "lm-eval"
-    assert list(task_elements(task_variants([runs[0], other, lone]))) == []
+    (result,) = shared_tasks([*runs, other, lone])
+    assert not result.changes and result.harness == "lm-eval"
+    assert list(task_elements(shared_tasks([runs[0], other, lone]))) == []
 
 
 def test_two_configs_of_one_name_are_no_change(tmp_path: Path) -> None:
@@ -95,30 +94,19 @@ def test_two_configs_of_one_name_are_no_change(tmp_path: Path) -> None:
     )
 
 
-def test_three_runs_are_grouped_whatever_their_order(tmp_path: Path) -> None:
+def test_three_runs_are_told_apart_whatever_their_order(tmp_path: Path) -> None:
     runs = [_run(tmp_path, "a"), _run(tmp_path, "b", {3: "x"}, prompts="new"), _run(tmp_path, "c")]
     runs[1].results["chat_template_sha"] = "81ccac1e89fc1d03"
-    reported = {markdown(task_elements(task_variants(order))) for order in permutations(runs)}
+    reported = {markdown(task_elements(shared_tasks(order))) for order in permutations(runs)}
     assert len(reported) == 1
     (text,) = reported
-    assert "Same prompts" not in text and "gsm8k: 2 variants" in text
-    assert "- A: a, c\n- B: b\n" in text
-    assert "A and B: of 10 documents in both runs, these differ: the prompt in 1\n" in text
-    assert "A and B: chat template: not applied and 81ccac1e89fc…" in text
-
-
-def test_runs_with_other_limits_are_one_group(tmp_path: Path) -> None:
-    few, all_of_them = _run(tmp_path, "a", n_docs=4, limit=4), _run(tmp_path, "b")
-    other = _run(tmp_path, "c", {0: "x"}, prompts="new")
-    (result,) = task_variants([other, few, all_of_them])
-    assert result.groups == (("a", "b"), ("c",))
-    assert [(item.first, item.second) for item in result.changes] == [("b", "c")]
-    text = markdown(task_elements([result]))
-    assert "b and a: not the same documents" in text and "A: a, b" in text
+    assert "Same prompts" not in text and "gsm8k: a and b" in text and "a and c" not in text
+    assert "of 10 documents in both runs, these differ: the prompt in 1\n" in text
+    assert "chat template: not applied and 81ccac1e89fc…" in text
 
 
 def test_folders_of_one_run_id_are_told_apart_by_path(tmp_path: Path) -> None:
     runs = [_run(tmp_path / "x", "a"), _run(tmp_path / "y", "a", fingerprint="other")]
-    text = markdown(task_elements(task_variants(runs))).replace("\\", "")
+    text = markdown(task_elements(shared_tasks(runs))).replace("\\", "")
     assert f"{runs[0].path} and {runs[1].path}" in text
-    assert task_variants([runs[0], Run(runs[0].path)]) == [], "one folder twice is one run"
+    assert shared_tasks([runs[0], Run(runs[0].path)]) == [], "one folder twice is one run"

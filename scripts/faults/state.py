@@ -39,7 +39,7 @@ def results(folder: Path) -> dict[str, Any]:
             contents[name] = [state["global_step"], state["max_steps"]]
         elif path.name == "node.json":
             node = json.loads(path.read_bytes())
-            runs = [(run["id"], run["status"], run["scores"]) for run in node["runs"]]
+            runs = [run["id"] for run in node["runs"]]
             contents[name] = [node["status"], node["settings"] if node["kind"] != "board" else "", runs]
         elif path.suffix in (".html", ".js", ".css", ".csv") and not (folder / "sweep.yaml").exists():
             contents[name] = _hash(

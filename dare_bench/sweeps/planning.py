@@ -22,8 +22,6 @@ _NO_TRAIN_SETTINGS = ("output_path", "eval", "eval_every", "eval_on_start", "mod
 """Training settings that ``train`` must not contain."""
 _NO_EVAL_SETTINGS = ("model", "adapter", "output_path", "fresh", "devices", "executor", "ray_address")
 """Evaluation settings that ``eval`` must not contain."""
-_EVAL_ALIASES = ("gen_kwargs", "likelihood_args", "seed", "batch_size", "suite")
-"""Names of evaluation settings besides the fields of RunSpec."""
 _NESTED = ("gen_kwargs", "decoding", "likelihood_args", "likelihood")
 """Mappings of an evaluation whose values may be axes, too."""
 EXECUTION = frozenset({"device", "report_to", "run_name", "logging_steps", "save_steps", "save_total_limit"})
@@ -137,7 +135,7 @@ def _evaluation(point: Mapping[str, Any], where: str) -> dict[str, Any]:
         fields = {name: value for name, value in run_fields(None, point).items() if value not in (None, {})}
         for name in fields:
             if name not in RunSpec.model_fields:
-                near = suggestion(name, [*RunSpec.model_fields, *_EVAL_ALIASES])
+                near = suggestion(name, RunSpec.model_fields)
                 raise UsageError(f"unknown setting {name!r}{near} (decoding fields belong in gen_kwargs)")
         if not fields.get("tasks") and not fields.get("recipe"):
             raise UsageError("nothing to evaluate: give tasks, suite or recipe")

@@ -37,9 +37,10 @@ def markdown() -> str:
             _counts(table, recipes),
             "",
         ]
-        lines += ["| recipe | published | run | settings |", "|---|---|---|---|"]
-        lines += [f"| {' | '.join(_row(recipe))} |" for recipe in recipes]
-        lines += [""]
+        if recipes:
+            lines += ["| recipe | published | run | settings |", "|---|---|---|---|"]
+            lines += [f"| {' | '.join(_row(recipe))} |" for recipe in recipes]
+            lines += [""]
         for left in table.left_out:
             columns = f", in {left.columns} columns" if left.columns > 1 else ""
             lines += [f"Without a recipe ({left.why}): {', '.join(left.rows)}{columns}.", ""]

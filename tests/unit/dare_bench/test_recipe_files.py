@@ -150,6 +150,7 @@ PUBLISHED = {  # model_type and architecture of config.json, what a state predic
     "trado-8b-instruct": ("sdar", "SDARForCausalLM", "same", 8.19),
     "trado-8b-thinking": ("sdar", "SDARForCausalLM", "same", 8.19),
     "dream-coder-7b-instruct": ("Dream", "DreamModel", "next", 7.62),
+    "dreamon-7b": ("Dream", "DreamModel", "next", 7.62),
     "diffucoder-7b-cpgrpo": ("Dream", "DreamModel", "next", 7.62),
     "d3llm-dream": ("Dream", "DreamModel", "next", 7.62),
     "d3llm-coder": ("Dream", "DreamModel", "next", 7.62),

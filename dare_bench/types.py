@@ -348,6 +348,8 @@ class ModelSpec:
     """What stands in the place of an empty prompt, where the published sampler needs a token there."""
     blocks_from: Literal["start", "answer"] = "start"
     """Are the blocks of decoding counted from the first token, or from the end of the prompt?"""
+    whole_blocks: bool = True
+    """Does decoding finish the last block, also beyond the tokens that were asked for?"""
     causal_prefix: bool = False
     """Do the clean tokens before a block attend causally, and not by blocks (Nemotron-Labs-Diffusion)?"""
     quantize: str | None = None

@@ -104,6 +104,8 @@ class FamilyRules(ABC):
     """Does the state at a position predict its own token or the next one?"""
     blocks_from: Literal["start", "answer"] = "start"
     """Are the blocks of decoding counted from the first token, or from the end of the prompt?"""
+    whole_blocks: bool = True
+    """Does the sampler finish the last block, also beyond the tokens that were asked for?"""
     without_thoughts: bool = False
     """Does the chat prompt ask for an answer without thoughts (``enable_thinking=False``) unless told otherwise?"""
     noise: Literal["absorbing", "uniform"] = "absorbing"
@@ -196,6 +198,7 @@ class FamilyRules(ABC):
             reference=replace(
                 reference, replay=decoding.rng == "reference", count="forwards" if chosen else reference.count
             ),
+            whole_blocks=self.whole_blocks,
             approximate=approximate or chosen is not None,
             draft_steps=decoding.draft_steps,
             record_trajectory=decoding.trajectory,

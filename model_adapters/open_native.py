@@ -143,6 +143,7 @@ def _spec(family: FamilyRules, network: DiffusionNetwork, ids: SpecialIds, path:
         attention="bidirectional" if arch.block_length is None else "block-causal",
         block_length=arch.block_length,
         blocks_from=family.blocks_from,
+        whole_blocks=family.whole_blocks,
         causal_prefix=arch.causal_prefix,
         predicts=family.predicts,
         noise=family.noise,

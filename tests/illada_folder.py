@@ -14,6 +14,12 @@ from safetensors.torch import load_file, save_file
 from dare_bench.loading import locate
 
 LLADA, MASK = "tiny-llada", 5
+DIFFCODER: dict[str, Any] = {
+    "architectures": ["StableDiffcoderForCausalLM"],
+    "auto_map": {"AutoModelForCausalLM": "modeling_stable_diffcoder.StableDiffcoderForCausalLM"},
+    "model_type": "llama",
+}
+"""What a Stable-DiffCoder checkpoint has instead; its network has the same shape and mask id."""
 NAMES = {
     "transformer.wte": "embed_tokens",
     "transformer.ln_f": "norm",

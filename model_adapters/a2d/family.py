@@ -121,6 +121,7 @@ class A2D(Family):
 
     block_length: int | None = None
     without_thoughts = True
+    whole_blocks = False
     mask_texts = (MASK,)
 
     def network_of(self, raw: dict[str, Any]) -> type[DiffusionNetwork]:
@@ -196,7 +197,6 @@ class A2DMDLM(A2D):
             strategy,
             d.block_length,
             ReferencePolicy(noise="gumbel", count="forwards"),
-            whole_blocks=False,
             lead=self.lead(d, spec),
             tokens=TokenPolicy(
                 temperature=d.temperature, suppressed=d.suppress_tokens, uncounted=d.begin_suppress_tokens
@@ -229,7 +229,6 @@ class A2DBD3LM(A2D):
             d.block_length,
             ReferencePolicy(noise="gumbel", count="prefix"),
             early_stop=True,
-            whole_blocks=False,
             lead=self.lead(d, spec),
             tokens=TokenPolicy(temperature=d.temperature),
             attention=AttentionPolicy(

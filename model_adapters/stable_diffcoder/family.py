@@ -60,6 +60,7 @@ class StableDiffCoder(Family):
     network = StableDiffcoderForCausalLM
     decoding = StableDiffCoderDecoding
     mask_texts = ("<[MASK]>",)
+    whole_blocks = False
 
     def special_ids(self, config: Any, tokenizer: Any | None, generation: Mapping[str, Any]) -> SpecialIds:
         ids = super().special_ids(config, tokenizer, generation)
@@ -77,7 +78,6 @@ class StableDiffCoder(Family):
             d.block_length,
             ReferencePolicy(count="prefix"),
             early_stop=True,
-            whole_blocks=False,
             tokens=TokenPolicy(temperature=d.temperature, confidence_float64=True),
             attention=AttentionPolicy(causal=True, cache=CACHES[d.cache]),
         )

@@ -131,7 +131,7 @@ class Algorithm(Method):
         completion = recorded(prompt, answer, self.spec.mask, key, where)
         completion = replace(completion, scored=self.scored(completion.tokens))
         if self.spec.block_length is not None and answer.trajectory is not None:
-            check_blocks(completion, self.spec.block_length)
+            check_blocks(completion, self.spec.block_length, None if self.spec.whole_blocks else self.completion_length)
         return completion
 
     def scored(self, tokens: Sequence[int]) -> int:

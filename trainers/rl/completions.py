@@ -116,9 +116,9 @@ def recorded(prompt: Sequence[int], answer: Generation, mask_id: int, key: int, 
     return Completion(tuple(prompt), tuple(tokens), length, key, tuple(set_at), where, known)
 
 
-def check_blocks(completion: Completion, block_length: int) -> None:
+def check_blocks(completion: Completion, block_length: int, canvas: int | None = None) -> None:
     """Check that a completion was written in the blocks in which a block-causal learner scores it: counted from the
-    prompt's first token, one finished after another, to the end of the last.
+    prompt's first token, one finished after another, to the end of the last, or of a canvas of so many tokens.
 
     Raises:
         TrainingError: other blocks, or a last block that was left unfinished.
@@ -128,7 +128,8 @@ def check_blocks(completion: Completion, block_length: int) -> None:
     for column, forward in enumerate(completion.set_at, offset):
         forwards.setdefault(column // block_length, []).append(forward)
     in_order = all(max(earlier) < min(later) for earlier, later in pairwise([[-1], *forwards.values()]))
-    if end % block_length or not in_order:
+    unfinished = end % block_length and len(completion.tokens) != canvas
+    if unfinished or not in_order:
         raise TrainingError(
             f"{completion.where}: columns {offset} to {end - 1} were not sampled in finished blocks of {block_length} "
             "tokens, counted from the prompt's first token, in which the learner scores them; omit --rollout fields "

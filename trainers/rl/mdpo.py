@@ -73,11 +73,6 @@ class MDPO(PolicyGradient):
     }
 
     def __init__(self, options: MDPOOptions, spec: ModelSpec, canvas: int | None) -> None:
-        if spec.block_length is not None:
-            raise UsageError(
-                f"{self.name} scores the whole answer that each forward predicts, and {spec.family} predicts one block "
-                "at a time; use cj_grpo"
-            )
         if options.importance_cap is not None:
             raise UsageError(
                 f"importance_cap={options.importance_cap:g}: {self.name} also scores tokens that were predicted and "

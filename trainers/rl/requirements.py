@@ -98,15 +98,15 @@ def check_method(method: Algorithm, spec: ModelSpec) -> None:
             f"{method.name}: {spec.family} decodes blocks that are counted from the end of the prompt, and the learner "
             "replays blocks that are counted from its beginning; use sft, dpo or vrpo"
         )
-    if method.families == "bidirectional" and spec.block_length is not None:
-        raise UsageError(
-            f"{method.name} needs fully masked completions, from which {spec.family} never decodes (it decodes block "
-            "by block); use cj_grpo, just_grpo, bgpo or ebpo"
-        )
     if spec.block_length is not None and spec.predicts == "next":
         raise UsageError(
             f"{method.name}: {spec.family} draws a block's first token given the finished block before it, which the "
             "learner's masked copies do not show; use sft, dpo or vrpo"
+        )
+    if method.families == "bidirectional" and spec.block_length is not None:
+        raise UsageError(
+            f"{method.name} needs fully masked completions, from which {spec.family} never decodes (it decodes block "
+            "by block); use cj_grpo, just_grpo, bgpo or ebpo"
         )
 
 

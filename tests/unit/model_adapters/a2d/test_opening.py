@@ -202,21 +202,6 @@ def test_likelihoods_and_their_greedy_flag(whole: Path, family: str) -> None:
     assert exact.is_greedy is False
 
 
-def test_training_on_both(whole: Path, tmp_path: Path) -> None:
-    need_package("accelerate")
-    rows = [{"prompt": f"{i}+1=", "answer": str(i + 1), "chosen": str(i + 1), "rejected": "no"} for i in range(8)]
-    data = tmp_path / "rows.jsonl"
-    data.write_text("\n".join(map(json.dumps, rows)))
-    for family in ("a2d_mdlm", "a2d_bd3lm"):
-        for method, more in (("sft", {}), ("dpo", {"peft": "lora", "lora_r": 2})):
-            trained = dare_bench.train(
-                method=method, model=str(whole), family=family, data=str(data), max_steps=2, device="cpu",
-                output_path=str(tmp_path / family / method), report_to="none", **more,
-            )  # fmt: skip
-            model = dare_bench.load(trained.path, family=family, device="cpu")
-            assert not torch.equal(model.logits([5, 6, 7]), dare_bench.load(whole, device="cpu").logits([5, 6, 7]))
-
-
 @pytest.mark.parametrize("family", ["a2d_mdlm", "a2d_bd3lm"])
 def test_what_is_trained_keeps_its_family(whole: Path, tmp_path: Path, family: str) -> None:
     """Whatever its folder is called: named by the base's name or by hand, evaluated then and later."""
@@ -236,18 +221,3 @@ def test_what_is_trained_keeps_its_family(whole: Path, tmp_path: Path, family: s
         output_path=str(tmp_path / "more"),
     )  # fmt: skip
     assert dare_bench.load(again.path, device="cpu").spec.family == family
-
-
-@pytest.mark.parametrize("method", ["cj_grpo", "d1"])
-def test_reinforcement_learning_trains_the_one_and_refuses_the_other(whole: Path, tmp_path: Path, method: str) -> None:
-    need_package("accelerate")
-    fields: dict[str, Any] = {
-        "method": method, "model": str(whole), "task": "dare_arithmetic", "rows": 20, "num_generations": 4,
-        "max_completion_length": 8, "per_device_train_batch_size": 8, "max_steps": 1, "device": "cpu",
-        "reward": {"random": True}, "learning_rate": 1e-2, "warmup_steps": 0, "report_to": (),
-    }  # fmt: skip
-    trained = dare_bench.train(**fields, family="a2d_mdlm", output_path=str(tmp_path / "mdlm"))
-    before, after = (load_file(folder / "model.safetensors") for folder in (whole, trained.path))
-    assert any(not torch.equal(before[name], after[name]) for name in before)
-    with pytest.raises(UsageError, match="a2d_bd3lm decodes blocks that are counted from the end"):
-        dare_bench.train(**fields, family="a2d_bd3lm", output_path=str(tmp_path / "bd3lm"))

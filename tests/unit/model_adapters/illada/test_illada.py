@@ -272,43 +272,10 @@ def test_refusals(model: dare_bench.Model, tmp_path: Path) -> None:
         dare_bench.load(illada_folder.written(tmp_path / "norm", layer_norm_eps=1e-5))
 
 
-SMALL: dict[str, Any] = {
-    "rows": 8, "max_steps": 2, "report_to": (), "device": "cpu", "dtype": "float32", "learning_rate": 1e-3,
-    "warmup_steps": 0,
-}  # fmt: skip
-
-
-@pytest.mark.parametrize("peft", [None, "lora"])
-def test_it_is_fine_tuned(folder: Path, tmp_path: Path, model: dare_bench.Model, peft: str | None) -> None:
+def test_reinforcement_learning_needs_masks_behind_a_block(folder: Path, tmp_path: Path) -> None:
     need_package("accelerate")
-    more = {} if peft is None else {"peft": peft}
-    out = dare_bench.train(
-        method="sft", model=str(folder), task="dare_arithmetic", output_path=str(tmp_path / "out"), **SMALL, **more
-    )
-    named = {"adapter": out.path} if peft else {}
-    trained = dare_bench.load(folder if peft else out.path, device="cpu", dtype="float32", **named)
-    assert trained.spec.mask == 5 and not torch.equal(trained.logits([1, 2, 3]), model.logits([1, 2, 3]))
-
-
-def test_it_is_trained_on_preferences(folder: Path, tmp_path: Path) -> None:
-    need_package("accelerate")
-    rows = [{"prompt": f"{a}+1=", "chosen": str(a + 1), "rejected": str(a)} for a in range(8)]
-    data = tmp_path / "pairs.jsonl"
-    data.write_text("".join(json.dumps(row) + "\n" for row in rows))
-    out = dare_bench.train(method="dpo", model=str(folder), data=str(data), output_path=str(tmp_path / "out"), **SMALL)
-    assert (out.path / "model.safetensors").is_file()
-
-
-def test_it_is_trained_by_reinforcement(folder: Path, tmp_path: Path) -> None:
-    need_package("accelerate")
-    fields = {**SMALL, "task": "dare_arithmetic", "num_generations": 2, "per_device_train_batch_size": 2}
     with pytest.raises(DecodingError, match="variable_length=True no masks stand behind a block"):
         dare_bench.train(
-            method="d1",
-            model=str(folder),
-            output_path=str(tmp_path / "variable"),
-            rollout={"variable_length": True},
-            **fields,
-        )
-    out = dare_bench.train(method="d1", model=str(folder), output_path=str(tmp_path / "out"), **fields)
-    assert (out.path / "model.safetensors").is_file()
+            method="d1", model=str(folder), task="dare_arithmetic", rows=8, rollout={"variable_length": True},
+            device="cpu", num_generations=2, per_device_train_batch_size=2, max_steps=1, output_path=str(tmp_path),
+        )  # fmt: skip

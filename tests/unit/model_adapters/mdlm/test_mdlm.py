@@ -9,7 +9,6 @@ import math
 import re
 from collections import Counter
 from pathlib import Path
-from typing import Any
 
 import mdlm_folder
 import pretend_device
@@ -235,15 +234,3 @@ def test_wikitext_and_lambada(
     assert scores["wikitext"]["word_perplexity,none"] == pytest.approx(math.exp(-sum(values) / words), rel=1e-6)
     assert all(error > 0 for error in errors) == (name == "mdlm"), "blocks of 4 are enumerated"
     assert scores["lambada_openai"]["perplexity,none"] > 1 and scores["lambada_openai"]["acc,none"] in (0.0, 1.0)
-
-
-def test_it_is_fine_tuned(folders: dict[str, Path], models: dict[str, dare_bench.Model], tmp_path: Path) -> None:
-    need_package("accelerate")
-    settings: dict[str, Any] = {
-        "task": "dare_arithmetic", "rows": 8, "max_steps": 2, "report_to": (), "device": "cpu", "dtype": "float32",
-        "learning_rate": 1e-3, "warmup_steps": 0,
-    }  # fmt: skip
-    for name, folder in folders.items():
-        out = dare_bench.train(method="sft", model=str(folder), output_path=str(tmp_path / name), **settings)
-        trained = dare_bench.load(out.path, device="cpu", dtype="float32")
-        assert not torch.equal(trained.logits([1, 2, MASK]), models[name].logits([1, 2, MASK]))

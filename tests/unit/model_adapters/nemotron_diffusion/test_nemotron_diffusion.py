@@ -13,7 +13,6 @@ import nemotron_folder
 import pretend_device
 import pytest
 import torch
-from require import need_package
 from safetensors import safe_open
 from safetensors.torch import load_file
 from torch import Tensor
@@ -269,19 +268,6 @@ def test_the_published_8b_has_its_shapes(folder: Path) -> None:
     assert len(shapes) == 34 * 9 + 3 and sum(map(math.prod, shapes.values())) == 8_489_553_920
     assert shapes["encoder.layers.33.self_attn.k_proj.weight"] == (1024, 4096)
     assert (arch.rope_scaling, config.to_dict()["rope_parameters"]) == (Yarn(16.0, 32.0, 1.0, 16384), rope)
-
-
-@pytest.mark.parametrize("peft", [None, "lora"])
-def test_it_is_fine_tuned(folder: Path, tmp_path: Path, model: dare_bench.Model, peft: str | None) -> None:
-    need_package("accelerate")
-    settings: dict[str, Any] = {
-        "task": "dare_arithmetic", "rows": 8, "max_steps": 2, "report_to": (), "device": "cpu", "dtype": "float32",
-        "learning_rate": 1e-3, "warmup_steps": 0, **({} if peft is None else {"peft": peft}),
-    }  # fmt: skip
-    out = dare_bench.train(method="sft", model=str(folder), output_path=str(tmp_path / "out"), **settings)
-    named = {"adapter": out.path} if peft else {}
-    trained = dare_bench.load(folder if peft else out.path, device="cpu", dtype="float32", **named)
-    assert not torch.equal(trained.logits([1, 2, MASK]), model.logits([1, 2, MASK]))
 
 
 def test_training_sees_what_decoding_sees(folder: Path, model: dare_bench.Model) -> None:

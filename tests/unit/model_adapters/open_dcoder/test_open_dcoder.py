@@ -165,44 +165,10 @@ def test_refusals(model: dare_bench.Model, tmp_path: Path) -> None:
         dare_bench.load(sliding, family="open_dcoder")
 
 
-SMALL: dict[str, Any] = {
-    "family": "open_dcoder", "rows": 8, "max_steps": 2, "report_to": (), "device": "cpu", "dtype": "float32",
-    "learning_rate": 1e-3, "warmup_steps": 0,
-}  # fmt: skip
-
-
-@pytest.mark.parametrize("peft", [None, "lora"])
-def test_it_is_fine_tuned(folder: Path, tmp_path: Path, model: dare_bench.Model, peft: str | None) -> None:
-    need_package("accelerate")
-    more = {} if peft is None else {"peft": peft}
-    out = dare_bench.train(
-        method="sft", model=str(folder), task="dare_arithmetic", output_path=str(tmp_path / "out"), **SMALL, **more
-    )
-    named = {"adapter": out.path} if peft else {}
-    opened = folder if peft else out.path
-    trained = dare_bench.load(opened, family="open_dcoder", device="cpu", dtype="float32", **named)
-    assert not torch.equal(trained.logits([1, 2, 3]), model.logits([1, 2, 3]))
-
-
-def test_it_is_trained_on_preferences(folder: Path, tmp_path: Path) -> None:
-    need_package("accelerate")
-    rows = [{"prompt": f"{a}+1=", "chosen": str(a + 1), "rejected": str(a)} for a in range(8)]
-    data = tmp_path / "pairs.jsonl"
-    data.write_text("".join(json.dumps(row) + "\n" for row in rows))
-    out = dare_bench.train(method="dpo", model=str(folder), data=str(data), output_path=str(tmp_path / "out"), **SMALL)
-    assert (out.path / "model.safetensors").is_file()
-
-
 def test_reinforcement_learning_needs_tokens_that_stay(folder: Path, tmp_path: Path) -> None:
     need_package("accelerate")
-    fields = {**SMALL, "task": "dare_arithmetic", "num_generations": 2, "per_device_train_batch_size": 2}
     with pytest.raises(UsageError, match=r"rewrites tokens \(alg='p2'\).*; give --rollout alg=entropy"):
-        dare_bench.train(method="cj_grpo", model=str(folder), output_path=str(tmp_path / "p2"), **fields)
-    out = dare_bench.train(
-        method="cj_grpo",
-        model=str(folder),
-        output_path=str(tmp_path / "entropy"),
-        rollout={"alg": "entropy"},
-        **fields,
-    )
-    assert (out.path / "model.safetensors").is_file()
+        dare_bench.train(
+            method="cj_grpo", model=str(folder), family="open_dcoder", task="dare_arithmetic", rows=8, device="cpu",
+            num_generations=2, per_device_train_batch_size=2, max_steps=1, output_path=str(tmp_path),
+        )  # fmt: skip

@@ -10,26 +10,19 @@ from typing import Any
 import illada_folder
 import pretend_device
 import pytest
-import torch
-from require import need_package
 from safetensors import safe_open
 
 import dare_bench
 from dare_bench.errors import DecodingError
 from dare_bench.loading import family_of
 
-CONFIG: dict[str, Any] = {
-    "architectures": ["StableDiffcoderForCausalLM"],
-    "auto_map": {"AutoModelForCausalLM": "modeling_stable_diffcoder.StableDiffcoderForCausalLM"},
-    "model_type": "llama",
-}
 PROMPTS = ["12+34=", "sudoku\n.3.4\n4..3\n.431\n.14.\n=\n", "7-45"]
 MASK, KEEP = illada_folder.MASK, {"text_after_eos": "keep", "early_stop": False}
 
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return illada_folder.written(tmp_path_factory.mktemp("diffcoder") / "model", **CONFIG)
+    return illada_folder.written(tmp_path_factory.mktemp("diffcoder") / "model", **illada_folder.DIFFCODER)
 
 
 @pytest.fixture(scope="module")
@@ -123,16 +116,3 @@ def test_ids_layout_and_refusals(folder: Path, model: dare_bench.Model, tmp_path
         model.generate(PROMPTS, gen_length=16, steps=9)
     with pytest.raises(DecodingError, match="rng='reference' is not known for this sampler"):
         model.generate(PROMPTS, gen_length=8, rng="reference")
-
-
-@pytest.mark.parametrize("peft", [None, "lora"])
-def test_it_is_fine_tuned(folder: Path, tmp_path: Path, model: dare_bench.Model, peft: str | None) -> None:
-    need_package("accelerate")
-    settings: dict[str, Any] = {
-        "task": "dare_arithmetic", "rows": 8, "max_steps": 2, "report_to": (), "device": "cpu", "dtype": "float32",
-        "learning_rate": 1e-3, "warmup_steps": 0, **({} if peft is None else {"peft": peft}),
-    }  # fmt: skip
-    out = dare_bench.train(method="sft", model=str(folder), output_path=str(tmp_path / "out"), **settings)
-    named = {"adapter": out.path} if peft else {}
-    trained = dare_bench.load(folder if peft else out.path, device="cpu", dtype="float32", **named)
-    assert not torch.equal(trained.logits([1, 2, MASK]), model.logits([1, 2, MASK]))

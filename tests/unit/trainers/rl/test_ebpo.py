@@ -145,6 +145,14 @@ def test_blocks_of_the_learner_are_accepted(prompt, set_at):
     check_blocks(completion((1,) * len(set_at), set_at, prompt), 2)
 
 
+def test_a_short_last_block_is_accepted_where_the_canvas_ends():
+    given = completion((1,) * 3, (0, 1, 2), (0, 0))
+    check_blocks(given, 2, canvas=3)
+    for canvas in (None, 4):
+        with pytest.raises(TrainingError, match="columns 2 to 4 were not sampled in finished blocks"):
+            check_blocks(given, 2, canvas)
+
+
 @pytest.mark.parametrize(
     ("prompt", "set_at"),
     [

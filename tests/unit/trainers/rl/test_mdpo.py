@@ -380,7 +380,7 @@ def test_a_saved_rollout_is_read_again(tmp_path):
 @pytest.mark.parametrize(
     ("spec", "options", "said"),
     [
-        (BLOCKS, {}, r"mdpo scores the whole answer .* toy predicts one block at a time; use cj_grpo"),
+        (BLOCKS, {}, r"mdpo needs fully masked completions, from which toy never decodes .*; use cj_grpo"),
         (SPEC, {"importance_cap": 2.0}, r"importance_cap=2: mdpo also scores tokens that were predicted and not writt"),
         (SPEC, {"sample_train_steps": 0}, r"sample_train_steps=0"),
     ],

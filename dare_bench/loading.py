@@ -7,8 +7,11 @@ from collections.abc import Container, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Unpack
 
+from pydantic import ValidationError
+
 from dare_bench import hub
 from dare_bench.checkpoint_files import ADAPTER, FAMILY, diffusion_sign, read_config, refuse_gguf
+from dare_bench.config import one_line
 from dare_bench.errors import (
     CheckpointError,
     UnknownCheckpointError,
@@ -22,7 +25,7 @@ from dare_bench.keywords import OpeningKeywords
 from dare_bench.reading import existing, read_json
 from dare_bench.registry import Registration, registry
 from dare_bench.runs import lineage
-from dare_bench.types import OpeningSettings
+from dare_bench.types import CheckpointSettings, OpeningSettings
 
 if TYPE_CHECKING:
     from dare_bench.model import Model
@@ -33,6 +36,8 @@ SMALL = ["config.json", "tokenizer_config.json", "special_tokens_map.json", "add
 """Files that name the family of a checkpoint."""
 COPIES = ["consolidated*", "original/*", "onnx/*"]
 """The same weights in other formats, which some repositories (of Llama and Mistral) have beside them."""
+ENGINE = ("engine", "engine_url", "engine_args")
+"""The arguments of :func:`load` that are not in :class:`OpeningSettings`."""
 _LM_EVAL = ("hf", "hf-auto", "huggingface", "vllm", "sglang")
 """Values of lm-eval's ``--model``."""
 
@@ -288,6 +293,26 @@ def refuse_untrainable(checkpoint: Path, family: str | None) -> Registration:
             "Qwen3 or Llama (dare-bench convert)"
         )
     return entry
+
+
+def refuse_unknown_opening(given: Mapping[str, Any]) -> None:
+    """Refuse an argument that ``load`` does not have, and a text that is none of its values, without torch.
+
+    Raises:
+        UsageError: with the allowed names or values.
+    """
+    known = (*OpeningSettings.model_fields, *ENGINE)
+    for name in given:
+        if name not in known:
+            raise UsageError(f"--model-args: {name!r} is not an argument of load{suggestion(name, known)}")
+    texts = {name: v for name, v in given.items() if isinstance(v, str) and name in CheckpointSettings.model_fields}
+    try:
+        CheckpointSettings.model_validate(texts)
+    except ValidationError as error:
+        raise UsageError(one_line(error, "--model-args")) from error
+    refuse_unknown_device(texts.get("device"))
+    if "family" in texts:
+        registry().get("family", texts["family"])
 
 
 def refuse_unknown_device(device: Any) -> None:

@@ -14,7 +14,7 @@ from dare_bench.errors import DareError, DecodingError, UnknownNameError, sugges
 from dare_bench.harness import task_source
 from dare_bench.harness.common.requests import plain
 from dare_bench.keywords import DECODING_LIMITS, ESTIMATORS, DecodingKeywords, LikelihoodKeywords
-from dare_bench.loading import refuse_unknown_device
+from dare_bench.loading import refuse_unknown_opening
 from dare_bench.protocols import TaskSource
 from dare_bench.registry import registry
 from dare_bench.types import Decoding
@@ -29,7 +29,7 @@ def checked_harness(spec: RunSpec) -> type[TaskSource]:
         UsageError, DataError: from :func:`~dare_bench.harness.task_source` and the harness's ``check``.
     """
     source_class = task_source(spec.harness)
-    refuse_unknown_device(spec.device)
+    refuse_unknown_opening({"device": spec.device, "family": spec.family, **spec.model_args})
     refuse_unknown_fields(spec.decoding)
     refuse_unknown_estimator(spec.likelihood)
     if spec.engine != "native":  # before its server is asked for anything

@@ -12,16 +12,14 @@ from dare_bench.config import RunSpec
 from dare_bench.engine import identity as ident
 from dare_bench.engine.soundness import refuse_unsound
 from dare_bench.errors import UsageError
-from dare_bench.loading import base_and_adapter, is_adapter, is_remote, load, locate, refuse_unknown_device
+from dare_bench.loading import ENGINE, base_and_adapter, is_adapter, is_remote, load, locate, refuse_unknown_opening
 from dare_bench.model import Model
 from dare_bench.protocols import LoadedModel
 from dare_bench.reading import existing
-from dare_bench.types import CheckpointSettings, OpeningSettings
+from dare_bench.types import CheckpointSettings
 
 log = logging.getLogger("dare_bench")
 
-_ENGINE = ("engine", "engine_url", "engine_args")
-"""The fields of a RunSpec, besides those of CheckpointSettings, that are arguments of ``load``."""
 _IN_MODEL = {"attention": "attention_backend", "compile": "compiled"}
 """Those that have another name in a ``ModelSpec``."""
 
@@ -69,7 +67,7 @@ def _opening_settings(spec: RunSpec, model: Model) -> dict[str, Any]:
         if value not in (current, facts.get(name)):
             raise UsageError(f"{name}={value!r}, but the model is open already ({name}={current!r}); give it to load")
     settings = {**model.load_settings, **requested}
-    engine = {name: settings.pop(name) for name in _ENGINE if name in settings}
+    engine = {name: settings.pop(name) for name in ENGINE if name in settings}
     return {**{name: settings.pop(name, None) for name in facts}, **engine, "model_args": settings}
 
 
@@ -119,12 +117,11 @@ class Opener:
         if self._given is not None:
             return self._given
         served = spec.engine != "native" or spec.engine_url or spec.engine_args
-        names = (*CheckpointSettings.model_fields, *(_ENGINE if served else ()))
+        names = (*CheckpointSettings.model_fields, *(ENGINE if served else ()))
         arguments = {**{name: getattr(spec, name) for name in names}, **spec.model_args}
         key = json.dumps([spec.model, arguments], sort_keys=True, default=str)
         if self._opened is None or self._opened[0] != key:
             self._opened = None  # frees the memory of the previous model first
-            refuse_unknown_device(spec.device)
             model = open_checkpoint(spec.model, {name: value for name, value in arguments.items() if value is not None})
             refuse_unsound(model, spec.model)
             self._opened = (key, model)
@@ -133,9 +130,7 @@ class Opener:
 
 def open_checkpoint(checkpoint: str, arguments: dict[str, Any]) -> Any:
     """``load`` with arguments of the command line; also raises UsageError for an unknown argument."""
-    for name in arguments:
-        if name not in (*OpeningSettings.model_fields, *_ENGINE):
-            raise UsageError(f"--model-args: {name!r} is not an argument of load")
+    refuse_unknown_opening(arguments)
     return load(checkpoint, **arguments)
 
 

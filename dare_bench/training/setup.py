@@ -25,7 +25,7 @@ from dare_bench.training.reward_functions import identity
 from dare_bench.training.rewards import NO_FUNCTIONS, Functions
 from dare_bench.training.rollout_engine import open_rollout_engine
 from dare_bench.training.rows import Tokens
-from dare_bench.training.services import TrainingServices, checked, evaluations, open_model
+from dare_bench.training.services import TrainingServices, checked, evaluations, open_model, opening
 from dare_bench.training.spec import BEST, DEFAULTS, TrainSpec, refuse_trackers, train_spec
 from dare_bench.training.tokens import tokenize
 
@@ -101,7 +101,7 @@ def refuse_early(spec: TrainSpec, memory: RowTable | None = None) -> None:
     """Refuse what is seen without torch, before a checkpoint is fetched or opened: settings of the method, columns of
     the data, names of tasks, an output folder with something else. Raises as :func:`~dare_bench.training.run.train`."""
     entry = registry().get("trainer", spec.method)
-    loading.refuse_unknown_device(spec.device)
+    loading.refuse_unknown_opening({**opening(spec), **spec.model_args})
     refuse_trackers(spec.report_to)
     options: dict[str, Any] = {}
     if "options" in entry.about:

@@ -119,6 +119,26 @@ class StandardConfig(PublishedConfig):
     use_cache: bool = False
 
 
+class LlamaConfig(StandardConfig):
+    """Llama's fields, with the sizes of iLLaDA-8B and Stable-DiffCoder-8B, which differ in few of them."""
+
+    vocab_size: Count = 155136
+    hidden_size: Count = 4096
+    intermediate_size: Count = 14336
+    num_hidden_layers: Layers = 32
+    num_attention_heads: Count = 32
+    num_key_value_heads: Count = 8
+    max_position_embeddings: Count = 8192
+    rope_theta: Positive = 10000.0
+    attention_bias: bool = False
+    mlp_bias: bool = False
+
+    @property
+    def biases(self) -> dict[str, bool]:
+        """By the names of :class:`Arch`."""
+        return {"qkv_bias": self.attention_bias, "o_bias": self.attention_bias, "ff_bias": self.mlp_bias}
+
+
 @contextmanager
 def describing() -> Iterator[None]:
     """Inside, what a configuration and its network raise becomes a CheckpointError."""

@@ -8,27 +8,17 @@ from __future__ import annotations
 from typing import Any
 
 from dare_bench.model_adapters.backbone import QWEN_NAMES, Arch, DiffusionNetwork, WeightNames
-from dare_bench.model_adapters.configs import Count, Layers, Positive, StandardConfig, arch_from
+from dare_bench.model_adapters.configs import LlamaConfig, arch_from
 
 SUPPORTED: dict[str, tuple[Any, ...]] = {"layer_norm_eps": (None,)}
 """With ``layer_norm_eps`` the published network has LayerNorm with biases in place of RMSNorm."""
 
 
-class ILLaDAConfig(StandardConfig):
+class ILLaDAConfig(LlamaConfig):
     """The published fields; others are kept and saved unchanged."""
 
     model_type = "illada"
 
-    vocab_size: Count = 155136
-    hidden_size: Count = 4096
-    intermediate_size: Count = 14336
-    num_hidden_layers: Layers = 32
-    num_attention_heads: Count = 32
-    num_key_value_heads: Count = 8
-    max_position_embeddings: Count = 8192
-    rope_theta: Positive = 10000.0
-    attention_bias: bool = False
-    mlp_bias: bool = False
     tie_word_embeddings: bool = True
 
 
@@ -39,5 +29,4 @@ class ILLaDAForCausalLM(DiffusionNetwork):
 
     @classmethod
     def arch_of(cls, config: Any) -> Arch:
-        biases = {"qkv_bias": config.attention_bias, "o_bias": config.attention_bias, "ff_bias": config.mlp_bias}
-        return arch_from(config, "iLLaDA", WeightNames(**QWEN_NAMES), SUPPORTED, **biases)
+        return arch_from(config, "iLLaDA", WeightNames(**QWEN_NAMES), SUPPORTED, **config.biases)

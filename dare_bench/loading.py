@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import re
 from collections.abc import Container, Iterable, Mapping, Sequence
 from pathlib import Path
@@ -16,6 +17,7 @@ from dare_bench.errors import (
     CheckpointError,
     UnknownCheckpointError,
     UsageError,
+    brief,
     first_line,
     suggestion,
     unknown,
@@ -29,6 +31,8 @@ from dare_bench.types import CheckpointSettings, OpeningSettings
 
 if TYPE_CHECKING:
     from dare_bench.model import Model
+
+log = logging.getLogger("dare_bench")
 
 FILES = ["*.safetensors", "*.json", "*.jinja", "*.model", "*.txt"]
 """Files fetched from a hub: weights, configuration, tokenizer; never Python code or pickles."""
@@ -139,6 +143,14 @@ def _base_of(path: Path) -> str:
     if is_adapter(base):
         raise CheckpointError(f"{path}: its base model {name!r} is itself an adapter; merge that adapter first")
     return str(name)
+
+
+def _other_base(base: str, adapter: Path) -> str:
+    """A sentence for the case that an adapter names a base of another name than this one; else empty."""
+    named = read_json(adapter / ADAPTER, CheckpointError).get("base_model_name_or_path")
+    if not isinstance(named, str) or Path(named).name in ("", Path(base).absolute().name):
+        return ""
+    return f"the adapter was trained on {brief(named)}, and the base here is {brief(base)}"
 
 
 def lasting_name(checkpoint: str | Path) -> str:
@@ -371,12 +383,20 @@ def _in_this_process(
             raise UsageError(f"{name}={value!r}: expected a name")
     base, adapter_name = base_and_adapter(checkpoint, settings.adapter)
     path, folder = locate(base), None if adapter_name is None else locate(adapter_name)
+    other = "" if folder is None else _other_base(base, folder)
     files = file_states(path, folder)
     recorded = {name: value for name, value in settings.given().items() if name != "adapter"}
     if settings.dtype is not None:
         recorded["dtype"] = str(settings.dtype).removeprefix("torch.")
     if engine == "native":
-        loaded = family_of(path, settings.family).load().open(path, settings.model_copy(update={"adapter": folder}))
+        try:
+            loaded = family_of(path, settings.family).load().open(path, settings.model_copy(update={"adapter": folder}))
+        except CheckpointError as error:
+            if not (other and str(error).startswith(str(folder))):
+                raise
+            raise CheckpointError(f"{error}; {other}") from error
+        if other:
+            log.warning("%s: %s", folder, other)
     else:
         recorded |= {"engine": engine, "engine_args": dict(engine_args)}
         loaded = registry().get("engine", engine).load().open(path, settings, engine_args)

@@ -279,7 +279,7 @@ def _mask_id(ids: SpecialIds, path: Path) -> int:
     """The mask id; raises CheckpointError."""
     if ids.mask is None:
         raise CheckpointError(
-            f"{path}: no mask id: neither config.json (mask_token_id) nor the tokenizer names one; give --mask-id "
-            "N, in Python mask_id="
+            f"{path}: no mask id: neither config.json (mask_token_id) nor the tokenizer names one; give "
+            "--model-args mask_id=N, in Python mask_id="
         )
     return ids.mask

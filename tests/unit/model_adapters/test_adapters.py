@@ -330,7 +330,9 @@ def one_line(error: BaseException) -> str:
 def test_wrong_bases_are_refused_in_one_line(folder: Path) -> None:
     with pytest.raises(CheckpointError, match="does not fit the model") as unknown:
         load("tiny-dream-base", adapter=folder)
-    one_line(unknown.value)
+    assert one_line(unknown.value).endswith(
+        "; the adapter was trained on 'tiny-llada-base', and the base here is 'tiny-dream-base'"
+    )
     with pytest.raises(CheckpointError, match="weights that the base model does not know") as fewer:
         load(golden.FOLDER, adapter=folder)
     one_line(fewer.value)
@@ -338,6 +340,15 @@ def test_wrong_bases_are_refused_in_one_line(folder: Path) -> None:
     with pytest.raises(CheckpointError, match=r"has shape \[4, 128\], the base model says \[8, 128\]") as shape:
         load(folder)
     one_line(shape.value)
+
+
+def test_another_base_of_the_same_shape_is_named(folder: Path, caplog: pytest.LogCaptureFixture) -> None:
+    load("tiny-llada-base", adapter=folder)
+    assert not caplog.messages
+    load("tiny-llada", adapter=folder)
+    assert caplog.messages == [
+        f"{folder}: the adapter was trained on 'tiny-llada-base', and the base here is 'tiny-llada'"
+    ]
 
 
 def test_damaged_adapters_are_refused(folder: Path) -> None:

@@ -317,8 +317,9 @@ def test_sizes_that_are_none_are_refused(family, tmp_path):
 @pytest.mark.parametrize("family", ["sdar_moe", "llada2"])
 def test_no_mask_id_anywhere(family, tmp_path):
     source = changed(made(tmp_path / "a", family), mask_token_id=None)
-    assert "no mask id: neither config.json (mask_token_id) nor the tokenizer names one; give --mask-id N" in refused(
-        source
+    assert (
+        "no mask id: neither config.json (mask_token_id) nor the tokenizer names one; give --model-args mask_id=N"
+        in refused(source)
     )
     assert load(source, mask_id=7).spec.mask_id == 7
 

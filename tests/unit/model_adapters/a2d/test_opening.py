@@ -125,7 +125,7 @@ def test_a_missing_mask_token_is_added_as_dllms_loader_does(folder: Path, tmp_pa
 def test_without_tokenizer_and_mask_id_it_is_refused(folder: Path) -> None:
     for name in ("tokenizer.json", "tokenizer_config.json"):
         (folder / name).unlink()
-    with pytest.raises(CheckpointError, match=r"no mask id.*give --mask-id N, in Python mask_id="):
+    with pytest.raises(CheckpointError, match=r"no mask id.*give --model-args mask_id=N, in Python mask_id="):
         dare_bench.load(folder, family="a2d_mdlm", device="cpu")
     assert dare_bench.load(folder, family="a2d_mdlm", device="cpu", mask_id=MASK).spec.mask_id == MASK
 

@@ -117,7 +117,7 @@ def test_the_mask_is_the_tokenizers(folder: Path, tmp_path: Path, model: dare_be
     other = open_dcoder_folder.written(tmp_path / "other")
     for name in ("tokenizer.json", "tokenizer_config.json"):
         (other / name).unlink()
-    with pytest.raises(CheckpointError, match=r"no mask id: .* give --mask-id N, in Python mask_id="):
+    with pytest.raises(CheckpointError, match=r"no mask id: .* give --model-args mask_id=N, in Python mask_id="):
         dare_bench.load(other, family="open_dcoder")
     assert dare_bench.load(other, family="open_dcoder", mask_id=7).spec.mask == 7
 

@@ -50,6 +50,11 @@ class RunSpec(CheckpointSettings):
         default_factory=dict, description="k=v,k=v: log-likelihood settings (mc_num, estimator, ...)."
     )
     limit: int | float | None = Field(None, description="First N documents of each task, or a fraction of them (0.1).")
+    until_halfwidth: float | None = Field(
+        None,
+        description="Answer documents in a random order until the 95% interval of each score is at most ±N points wide"
+        " (docs/evaluate.md); --limit is then the most of each task.",
+    )
     samples: dict[str, list[int]] | None = Field(
         None, description='Document indices, as JSON or a JSON file: {"task": [0, 5]}.'
     )
@@ -114,6 +119,13 @@ class RunSpec(CheckpointSettings):
             raise ValueError(
                 "must be a number of documents (50) or a fraction of them (0.1), above 0; omit it to use all documents"
             )
+        return value
+
+    @field_validator("until_halfwidth")
+    @classmethod
+    def _in_points(cls, value: float | None) -> float | None:
+        if value is not None and not 0 < value < 50:
+            raise ValueError("must be a number of points above 0 and below 50, such as 2; omit it to use all documents")
         return value
 
     @field_validator("tasks")

@@ -25,11 +25,11 @@ RunKeywords = TypedDict("RunKeywords", {
     "quantize": Literal["int8", "int4"] | None, "model_args": Mapping[str, Any], "engine": str,
     "engine_url": str | None, "engine_args": Mapping[str, Any], "harness": str, "tasks": str | Sequence[str],
     "num_fewshot": int | None, "decoding": Mapping[str, Any], "likelihood": Mapping[str, Any],
-    "limit": int | float | None, "samples": Mapping[str, Sequence[int]] | None, "seeds": int | str | Sequence[int],
-    "repeats": int, "apply_chat_template": bool | str, "fewshot_as_multiturn": bool, "system_instruction": str | None,
-    "include_path": str | Sequence[str], "data_dir": str | None, "max_rows": int | None, "devices": int,
-    "executor": str | None, "ray_address": str | None, "output_path": str, "fresh": bool, "log_samples": bool,
-    "unsafe_no_sandbox": bool, "recipe": str | None, "part_of": str | None,
+    "limit": int | float | None, "until_halfwidth": float | None, "samples": Mapping[str, Sequence[int]] | None,
+    "seeds": int | str | Sequence[int], "repeats": int, "apply_chat_template": bool | str, "fewshot_as_multiturn": bool,
+    "system_instruction": str | None, "include_path": str | Sequence[str], "data_dir": str | None,
+    "max_rows": int | None, "devices": int, "executor": str | None, "ray_address": str | None, "output_path": str,
+    "fresh": bool, "log_samples": bool, "unsafe_no_sandbox": bool, "recipe": str | None, "part_of": str | None,
 }, total=False)
 
 TrainKeywords = TypedDict("TrainKeywords", {

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
+from dare_bench.errors import UsageError
 from dare_bench.types import Capabilities, Decoding, LoopStats, ModelSpec, Prompt, Request, Reward, RewardPrompt, Sample
 
 if TYPE_CHECKING:
@@ -200,6 +201,15 @@ class TaskSource(ABC):
         evaluation, which is the default."""
         return None
 
+    def narrow(self, documents: Mapping[str, Sequence[int]]) -> None:
+        """Let :meth:`requests` and :meth:`run` from now on be those of these documents by task, with the prompts that
+        they have among all documents. Called between the rounds of an evaluation that may stop. The default refuses.
+
+        Raises:
+            UsageError: the harness, or the score of a task, does not allow it.
+        """
+        raise UsageError(f"--until-halfwidth: harness {self.spec.harness!r} has no rounds of documents; leave it out")
+
     def watch(self, sample: Sample) -> None:
         """Called during :meth:`run` with each generated sample as soon as it exists, so that scoring can begin early.
         Must neither wait nor raise. The default does nothing."""
@@ -207,7 +217,8 @@ class TaskSource(ABC):
 
     @abstractmethod
     def run(self, answer: Answer) -> HarnessResult:
-        """Have all requests answered by one call of ``answer``, score the samples, and return the result. Called once.
+        """Have all requests answered by one call of ``answer``, score the samples, and return the result. Called once,
+        or once after each :meth:`narrow`.
 
         A sample whose ``answer`` is None is a failure of its document, which gets no score.
         """

@@ -136,7 +136,7 @@ def deviations(recipe: Recipe, spec: RunSpec) -> list[str]:
     sentences = list(_differences("", expected, actual))
     for group in ("decoding", "likelihood"):
         sentences += _differences(f"{group}.", plain(fields[group]), plain(getattr(spec, group)))
-    for name in ("model_args", "include_path", "limit", "samples"):
+    for name in ("model_args", "include_path", "limit", "until_halfwidth", "samples"):
         if value := getattr(spec, name):
             sentences.append(f"{name}: {_text(value)}")
     return [*sentences, *_differences("", {"seeds": DEFAULT_SEEDS}, {"seeds": spec.seeds})]

@@ -35,7 +35,7 @@ def _recipe(row: BoardRow) -> Hashable:
     if not trainings(main.lineage):
         return id(row)
     asked = tuple(cell and (cell.score.key, cell.score.task_fingerprint, cell.score.n) for cell in row.cells)
-    states = tuple(sorted((entry.status, str(entry.limit)) for entry in row.entries))
+    states = tuple(sorted((entry.status, str(entry.limit), str(entry.until_halfwidth)) for entry in row.entries))
     return recipe_of(main), row.settings, main.hardware, asked, states
 
 
@@ -128,9 +128,10 @@ def badge(kind: str, text: str = "", detail: str = "") -> Badge:
 
 
 def limit_text(entries: Iterable[BoardEntry]) -> str:
-    """What the badge of a limited row says: "limit 40"."""
-    limits = {entry.limit for entry in entries if entry.limit is not None}
-    return f"limit {limits.pop():g}" if len(limits) == 1 else "some documents"
+    """What the badge of a limited row says: "limit 40", or "until ±2 points"."""
+    limits = {f"limit {entry.limit:g}" for entry in entries if entry.limit is not None}
+    limits |= {f"until ±{entry.until_halfwidth:g} points" for entry in entries if entry.until_halfwidth is not None}
+    return limits.pop() if len(limits) == 1 else "some documents"
 
 
 @dataclass
@@ -258,7 +259,7 @@ def _precedence(entry: BoardEntry) -> tuple[Any, ...]:
     a suite are grouped before a run of the same settings joins one of them."""
     return (
         not entry.complete,
-        entry.limit is not None,
+        entry.limit is not None or entry.until_halfwidth is not None,
         entry.row.is_independent,
         tuple(-ord(char) for char in entry.created),
     )

@@ -131,6 +131,7 @@ class BoardEntry:
     harness: str = ""
     decodings: dict[str, dict[str, Any]] = field(default_factory=dict)
     limit: int | float | None = None
+    until_halfwidth: float | None = None
     failures: int = 0
     cost: Cost = field(default_factory=Cost)
     lineage: dict[str, Any] | None = None
@@ -327,7 +328,8 @@ def _add_block(entry: BoardEntry, run: Run, block: Block) -> None:
     entry.family, entry.dtype, entry.harness = model.family, model.dtype, block.harness.name
     entry.parameters = model.parameters
     entry.lineage = without_paths(model.lineage)
-    entry.limit, entry.failures, entry.cost = block.limit, len(block.failures), block.cost
+    entry.limit, entry.until_halfwidth = block.limit, block.until_halfwidth
+    entry.failures, entry.cost = len(block.failures), block.cost
     entry.decodings = {name: task.decoding for name, task in block.tasks.items() if task.decoding}
     entry.rescored = any("scored again" in event.what for event in block.events)
     entry.programs = several(block.programs)

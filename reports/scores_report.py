@@ -19,7 +19,7 @@ from dare_bench.reports.elements import Bullets, Element, Heading, Paragraph, Re
 from dare_bench.runs.reader import Run
 from dare_bench.runs.schema import UNKNOWN, Block
 from dare_bench.runs.scores import Score
-from dare_bench.runs.text import counted, no_answer, undecided
+from dare_bench.runs.text import counted, no_answer, stopping, undecided
 
 _FEW_RUNS = 2
 _FEW_TASKS = 4
@@ -159,8 +159,9 @@ def _draws(run: Run) -> Iterator[str]:
 
 
 def _limitations(run: Run) -> Iterator[str]:
-    """Notes that belong to every score of the run: failed documents, execution of generated code."""
+    """Notes that belong to every score of the run: why it stopped, failed documents, execution of generated code."""
     block = run.require_block()
+    yield from stopping(block)
     if run.is_external:
         yield unknown_text(run)
         yield from (*block.notes, *(f"left out: {reason}" for reason in run.left_out))

@@ -35,6 +35,10 @@ LEVEL = 0.95
 """The level of intervals where no other one is given."""
 BOOTSTRAP_FROM, BOOTSTRAP_TO = 20, 2000
 RESAMPLES = 9999
+ANYTIME = "anytime beta-binomial"
+"""The method of intervals of evaluations that may stop."""
+PRIOR_VALUES = 100
+"""How many values the prior of :func:`anytime` weighs: its intervals are narrowest for some times as many."""
 BATCH_VALUES = 2_000_000
 """Resampled values in memory at a time, which bounds a bootstrap to about 30 MB."""
 
@@ -94,6 +98,34 @@ def wilson_bounds(share: float, n: float, level: float) -> tuple[float, float]:
     half = z * math.sqrt(share * (1 - share) / n + z**2 / (4 * n**2)) / whole
     # The bounds at shares of 0 and 1 are exactly 0 and 1; rounding misses them by 1e-17.
     return 0.0 if share <= 0 else center - half, 1.0 if share >= 1 else center + half
+
+
+def anytime(values: Sequence[float], level: float = LEVEL) -> Interval:
+    """The interval of the mean of values from 0 to 1 that holds at whatever number of values one stops: all of a
+    sequence of such intervals hold the mean together with probability ``level``.
+
+    It has the means m that a bettor has not refuted. Each value is bet on as if it were 0 or 1 with a chance that has
+    the prior Beta(P m, P (1 - m)), P = :data:`PRIOR_VALUES`; the wealth is a nonnegative martingale if values are 0 or
+    1, and a supermartingale for others between (Ville; Waudby-Smith and Ramdas, JRSS B 86, 2024, with a mixture of
+    bets). From 300 values on it is 1.55 to 1.7 times as wide as the normal interval.
+    """
+    from scipy.optimize import brentq
+    from scipy.special import betaln, xlog1py, xlogy
+
+    n, total, prior, least = len(values), math.fsum(values), PRIOR_VALUES, 1e-12
+    if n == 0:
+        return Interval("none", level, None, None, 0)
+
+    def refuted(mean: float) -> float:
+        """The logarithm of the wealth against ``mean``, above 0 where that is refuted."""
+        hits, misses = prior * mean, prior * (1 - mean)
+        gain = betaln(hits + total, misses + n - total) - betaln(hits, misses)
+        return float(gain - xlogy(total, mean) - xlog1py(n - total, -mean) + math.log(1 - level))
+
+    center = min(max(total / n, 2 * least), 1 - 2 * least)
+    lo = brentq(refuted, least, center) if refuted(least) > 0 else 0.0
+    hi = brentq(refuted, center, 1 - least) if refuted(1 - least) > 0 else 1.0
+    return Interval(ANYTIME, level, float(lo), float(hi), n)
 
 
 def ratio_interval(sums: Sequence[float], counts: Sequence[float], level: float = LEVEL) -> Interval:
@@ -229,7 +261,7 @@ def bootstrap(columns: list[list[float]], level: float) -> tuple[float, float] |
 
 
 def confidence_intervals(
-    results: Mapping[str, Any], samples: Mapping[str, Iterable[Mapping[str, Any]]]
+    results: Mapping[str, Any], samples: Mapping[str, Iterable[Mapping[str, Any]]], *, stops: bool = False
 ) -> dict[str, dict[str, CI]]:
     """The ``ci`` part of the ``dare_bench`` block: by task, then by "metric,filter".
 
@@ -237,6 +269,9 @@ def confidence_intervals(
     where the reported score is their mean (or the mean over all their parts). That of a group comes from the intervals
     of its tasks where its score is their mean. Other intervals come from lm-eval's standard error; a metric without one
     has no entry. Every interval stays within the range of its metric.
+
+    ``stops``: the evaluation ends when its intervals are narrow (``--until-halfwidth``), so they are those of
+    :func:`anytime`, of scores that are means of values from 0 to 1; others have none.
     """
     rows = {**results.get("groups", {}), **results.get("results", {})}
     groups = {name for name, parts in results.get("group_subtasks", {}).items() if parts}
@@ -248,14 +283,14 @@ def confidence_intervals(
             key = f"{metric},{filter_name}"
             estimate = None
             if name not in groups:
-                estimate = _of_documents(values.get(key, []), value)
+                estimate = _of_documents(values.get(key, []), value, stops)
                 if estimate is not None and (drawn := redrawn.get(key)) is not None:
                     estimate, noise[name, key] = with_draws(estimate, values[key], drawn), draw_noise(drawn)
             elif (weights := weights_of(results, rows, name, key)) and all(key in intervals[task] for task in weights):
                 parts = [intervals[task][key] for task in weights]
                 estimate = group_interval(parts, [float(rows[task][key]) for task in weights], list(weights.values()))
             stderr = stderr_of(rows[name], metric, filter_name)
-            if estimate is None and stderr is not None:
+            if estimate is None and stderr is not None and not stops:
                 estimate = from_stderr(value, stderr, document_count(results, name))
             if estimate is not None:
                 intervals[name][key] = estimate.within(*value_range(metric, value))
@@ -288,11 +323,14 @@ def _values_by_key(
     return values, {key: redrawn[key] for key in drawn}
 
 
-def _of_documents(values: list[Any], reported: float) -> Interval | None:
+def _of_documents(values: list[Any], reported: float, stops: bool) -> Interval | None:
     """The interval from documents' values, if the reported score is a mean of them; else None."""
     if values and all(isinstance(v, (int, float)) and math.isfinite(v) for v in values):
         if math.isclose(sum(values) / len(values), reported, rel_tol=1e-6, abs_tol=1e-9):
-            return interval(values)
+            bounded = min(values) >= 0 and max(values) <= 1
+            return interval(values) if not stops else anytime(values) if bounded else None
+        return None
+    if stops:
         return None
     if values and all(isinstance(v, (list, tuple)) and all(isinstance(x, (int, float)) for x in v) for v in values):
         sums, counts = [float(sum(v)) for v in values], [float(len(v)) for v in values]

@@ -23,8 +23,8 @@ if TYPE_CHECKING:
 _PANELS: Mapping[str | None, str] = {
     None: " ".join(dict.fromkeys(["model", "adapter", "config", "model_args", *CheckpointSettings.model_fields])),
     "Engine": "engine engine_url engine_args",
-    "Tasks": "tasks recipe harness num_fewshot limit repeats samples include_path data_dir apply_chat_template "
-    "fewshot_as_multiturn system_instruction",
+    "Tasks": "tasks recipe harness num_fewshot limit until_halfwidth repeats samples include_path data_dir "
+    "apply_chat_template fewshot_as_multiturn system_instruction",
     "Decoding (defaults come from the task and the family)": " ".join(
         ["decoding", *DECODING, "likelihood", "estimator"]
     ),

@@ -10,7 +10,7 @@ from dare_bench.cli.plain import echo, plain_console, plain_table
 from dare_bench.errors import IncompleteError
 from dare_bench.keywords import DECODING_DEFAULTS
 from dare_bench.runs.schema import UNKNOWN
-from dare_bench.runs.text import counted, listed, no_answer, undecided
+from dare_bench.runs.text import counted, listed, no_answer, stopping, undecided
 from dare_bench.runs.writer import plain
 from dare_bench.types import TIER_MEANING, Decoding
 
@@ -49,7 +49,7 @@ def print_run(run: Run, verbose: bool = False) -> None:
         )
         counts = ", ".join(f"{name} {count}" for name, count in sorted(block.execution.statuses.items()))
         echo(f"code: run {isolation}: {counts}")
-    for note in (*undecided(block), *block.notes):
+    for note in (*stopping(block), *undecided(block), *block.notes):
         echo(f"note: {note}")
     if block.failures:
         echo(f"INCOMPLETE: {_failures(block.failures)}")

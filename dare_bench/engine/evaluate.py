@@ -25,6 +25,7 @@ from dare_bench.engine.rundir import latest_with_prefix, read_done
 from dare_bench.engine.scope import Scope
 from dare_bench.engine.session import Session
 from dare_bench.engine.sharding import check_workers
+from dare_bench.engine.stopping import is_settled
 from dare_bench.errors import DataError, UsageError
 from dare_bench.keywords import RunKeywords
 from dare_bench.model import Model
@@ -91,7 +92,7 @@ def _evaluate_spec(spec: RunSpec, opener: Opener, progress: bool) -> Run:
     run = None if spec.fresh else find_finished(spec, content, scope)
     if run is None:
         run = Session(spec, opener.loaded(spec), opener.path(spec), content, source_class, progress).run(scope)
-    return part_of(run, spec, scope, content)
+    return part_of(run, spec, scope, content) if spec.until_halfwidth is None else run
 
 
 def find_finished(spec: RunSpec, content: str, scope: Scope) -> Run | None:
@@ -103,11 +104,14 @@ def find_finished(spec: RunSpec, content: str, scope: Scope) -> Run | None:
         done = read_done(folder)
         if done is None or done.status != "complete" or done.signature != signature:
             continue
-        if not done.scope.covers(scope, done.totals):
+        stops = spec.until_halfwidth is not None
+        if not stops and not done.scope.covers(scope, done.totals):
             continue
-        if done.scope == scope:
-            log.info("the run is finished; nothing to do (dare-bench eval --fresh starts a new run)")
         run = Run(folder)
+        if stops and not is_settled(run.require_block(), spec):
+            continue
+        if stops or done.scope == scope:
+            log.info("the run is finished; nothing to do (dare-bench eval --fresh starts a new run)")
         for text in program_warnings(run.block.programs) if run.block is not None else ():
             log.warning("%s", text)
         return run
@@ -129,6 +133,8 @@ def resolve_spec(spec: RunSpec | None, model: Any, fields: Mapping[str, Any]) ->
     if spec.data_dir is None and (data_dir := os.environ.get("DARE_BENCH_DATA")):
         spec = spec.model_copy(update={"data_dir": data_dir})
     Scope.of(spec.limit, spec.samples)  # refuses both at once
+    if spec.until_halfwidth is not None and spec.samples is not None:
+        raise UsageError("--until-halfwidth chooses documents at random and --samples names them; omit one of them")
     check_workers(spec, opened)
     return split_adapter(spec, opened), opened
 

@@ -25,7 +25,7 @@ from dare_bench.version import PACKAGE
 
 _UNSIGNED = frozenset({
     "model", "adapter",  # their content hashes are signed instead
-    "limit", "samples", "output_path", "fresh", "engine_url",  # commands of one run may differ in these
+    "limit", "until_halfwidth", "samples", "output_path", "fresh", "engine_url",  # commands of one run may differ here
     "max_rows", "devices", "executor", "ray_address",  # where and in what portions the work is done
 })  # fmt: skip
 """Fields of a RunSpec that the request signature leaves out."""
@@ -128,7 +128,13 @@ def identity(
         "seeds": list(spec.seeds),
         **({"repeats": spec.repeats} if spec.repeats > 1 else {}),
         **({"engine": [facts.engine, spec.engine_args.get("tokenizer")]} if facts.engine != "native" else {}),
+        **_order(spec),
     }
+
+
+def _order(spec: RunSpec) -> dict[str, str]:
+    """Runs that may stop answer documents in a random order, and are not those that answer the first ones."""
+    return {"order": "random"} if spec.until_halfwidth is not None else {}
 
 
 def request_signature(spec: RunSpec, content: str) -> str:
@@ -139,6 +145,7 @@ def request_signature(spec: RunSpec, content: str) -> str:
     return fingerprint.digest(
         {
             **fields,
+            **_order(spec),
             "content": content,
             "adapter": adapter_content(spec, content),
             "files": [_signature(Path(path)) for path in files],

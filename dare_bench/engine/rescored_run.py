@@ -182,7 +182,7 @@ def _block(
             "created": now,
             "harness": HarnessBlock(name=before.harness.name, version=installed(before.harness.name) or "unknown"),
             "tasks": tasks,
-            "ci": confidence_intervals(harness.results, harness.samples),
+            "ci": confidence_intervals(harness.results, harness.samples, stops=before.until_halfwidth is not None),
             "extraction": harness.extraction,
             "execution": Execution(**harness.execution) if harness.execution else None,
             "events": [

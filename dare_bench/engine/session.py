@@ -22,6 +22,7 @@ from dare_bench.engine.queue import Prepare, Queue
 from dare_bench.engine.rundir import CommitMarker, RunFolder, choose, read_done
 from dare_bench.engine.scope import Scope, joined
 from dare_bench.engine.sharding import remote_workers, uses_workers
+from dare_bench.engine.stopping import StoppingRun, refuse_unstoppable
 from dare_bench.errors import UsageError
 from dare_bench.loading import locate
 from dare_bench.protocols import LoadedModel, TaskSource
@@ -74,6 +75,8 @@ class Session:
         requests: Sequence[Request] = source.requests()
         if (count := len({request.task for request in requests})) > MAX_TASKS:
             raise UsageError(f"{count:,} tasks requested; a run has at most {MAX_TASKS:,}: use several runs")
+        if spec.until_halfwidth is not None:
+            refuse_unstoppable(source, requests)
         prepare = request_preparer(self.model, spec)
         prepared = [prepare(request) for request in requests]
         settings = ident.settings_by_task(self.model, prepared)
@@ -81,8 +84,11 @@ class Session:
         folder = choose(Path(spec.output_path), run_id, spec.fresh)
         with RunFolder(folder) as run_folder:
             about = {**run_folder.begin(self._about()), "decoding": settings[0], "likelihood": settings[1]}
-            done = read_done(folder)
-            if done is not None and (larger := joined(done.scope, scope, done.totals)) != scope:
+            done, stopping = read_done(folder), None
+            if spec.until_halfwidth is not None:
+                stopping = StoppingRun(spec, requests, done.scope if done else None)
+                scope, spec = done.scope if done else scope, spec.model_copy(update={"limit": None})
+            elif done is not None and (larger := joined(done.scope, scope, done.totals)) != scope:
                 log.info("the run has %s, which are finished together; --fresh starts a new run", larger.text())
                 scope, spec = larger, spec.model_copy(update=larger.plain())
                 source = self.source_class(spec, self.model)
@@ -106,7 +112,11 @@ class Session:
                     remote=remote,
                 )
                 with closing(queue.progress):
-                    harness = source.run(queue.answer)
+                    if stopping is None:
+                        harness = source.run(queue.answer)
+                    else:
+                        harness = stopping.run(source, queue.answer, journal)
+                        requests, scope = source.requests(), stopping.scope
                 piece = piece_of(self.model.tokenizer)
                 block = result_files.write(
                     folder, result_files.RunRecord(spec, about, requests, journal, harness, piece)

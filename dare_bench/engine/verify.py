@@ -173,7 +173,8 @@ def _scores(block: Block, rescored: Rescored) -> Outcome:
             f"{counted(len(values), 'value')} changed; the first is {first.task} {first.metric},{first.filter}"
             f"{of_document}: {first.recorded} in the pack, {first.again} here"
         )
-    again = confidence_intervals(rescored.harness.results, rescored.harness.samples)
+    harness, stops = rescored.harness, block.until_halfwidth is not None
+    again = confidence_intervals(harness.results, harness.samples, stops=stops)
     for task in dict.fromkeys([*block.ci, *again]):
         if not same_value(_bounds(block.ci.get(task)), _bounds(again.get(task))):
             return False, f"{task}: the intervals do not follow from its documents"

@@ -291,6 +291,12 @@ class Block(StrictModel):
         description="python, numpy, torch (keys the sampler), fewshot; null: unknown, in external results only"
     )
     limit: Annotated[int | float, Field(gt=0, le=10**15)] | None = None
+    until_halfwidth: float | None = Field(
+        default=None,
+        gt=0,
+        lt=50,
+        description="points: documents were answered in a random order until intervals were so narrow; null: not",
+    )
     repeats: int = Field(default=1, ge=1, le=10**6, description="answers to each prompt")
     command: Text = ""
     environment: Environment = Field(default_factory=Environment, description="of the sessions that answered")

@@ -89,6 +89,19 @@ def undecided(block: Block) -> Iterator[str]:
             )
 
 
+def stopping(block: Block) -> Iterator[str]:
+    """How an evaluation that could stop has ended, of each task."""
+    wanted = block.until_halfwidth
+    for name, task in block.tasks.items() if wanted is not None else ():
+        bounds = [(ci.lo, ci.hi) for ci in block.ci.get(name, {}).values()]
+        halves = [50 * (hi - lo) for lo, hi in bounds if lo is not None and hi is not None]
+        width = max(halves, default=50.0)
+        yield (
+            f"{name}: ±{width:.1f} points after {task.n_docs} of {task.n_total or task.n_docs} documents in a random"
+            f" order; --until-halfwidth {wanted:g} was {'' if width <= (wanted or 0) else 'not '}reached"
+        )
+
+
 def listed(names: Sequence[object], most: int) -> str:
     """The first ``most`` names, separated by commas, and the number of others."""
     more = f" and {len(names) - most} more" if len(names) > most else ""

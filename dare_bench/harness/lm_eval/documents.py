@@ -8,6 +8,7 @@ from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from functools import cached_property
 from typing import Any
 
+from dare_bench.errors import UsageError
 from dare_bench.harness.common.answering import sample_numbers
 from dare_bench.harness.common.by_name import origin
 from dare_bench.harness.common.requests import place
@@ -46,6 +47,7 @@ class TaskDocuments:
         self._built: list[tuple[int, Any]] = []
         self._by_key: dict[tuple[int, int], Any] = {}
         self._selected: Indices | None = None
+        self._requested: Indices | None = None
         self._original = task.build_all_requests
         task.build_all_requests = self._build
 
@@ -94,10 +96,17 @@ class TaskDocuments:
         _, doc_id, idx, _ = place(request)
         return self._copy(self._by_key[doc_id, idx], doc_id, 0)
 
+    def narrow(self, documents: Collection[int]) -> None:
+        """Count only these documents as requested."""
+        self._requested = Indices(documents)
+
+    def is_requested(self, document: int) -> bool:
+        return self._requested is None or document in self._requested
+
     def to_score(self, failures: Mapping[tuple[str, Any], str]) -> list[int] | None:
         """The documents to score; None if these are all that were built."""
         documents = self._built_documents
-        remaining = [doc for doc in documents if (self.name, doc) not in failures]
+        remaining = [doc for doc in documents if self.is_requested(doc) and (self.name, doc) not in failures]
         return None if len(remaining) == len(documents) else remaining
 
     def select(self, documents: Sequence[int] | None) -> Indices:
@@ -106,8 +115,10 @@ class TaskDocuments:
         return self._selected or Indices(sorted(self._built_documents))
 
     def rows(self) -> Iterator[tuple[int, str, str]]:
-        """(document, prompt, target) of each instance, for the fingerprint."""
+        """(document, prompt, target) of each requested instance, for the fingerprint."""
         for doc_id, instance in self._built:
+            if not self.is_requested(doc_id):
+                continue
             texts = instance.args[:1] if instance.request_type == "generate_until" else instance.args
             target = self.task.doc_to_target(instance.doc) if instance.idx == 0 else ""
             yield doc_id, "\x1f".join(map(str, texts)), str(target)
@@ -162,6 +173,23 @@ class _Flag:
         return bool(self) == other
 
     __hash__ = object.__hash__
+
+
+def refuse_unbounded(built: dict[str, Any]) -> None:
+    """Raise UsageError for what an evaluation cannot stop at an interval of: a group, whose tasks would have other
+    weights, and a score that is computed from all documents together (BLEU, F1)."""
+    from lm_eval.api.registry import aggregation_registry
+
+    if groups := list(built.get("groups", {})):
+        raise UsageError(f"--until-halfwidth: {groups[0]!r} is a group of tasks; name those of its tasks that may stop")
+    whole = {compute for name, compute in aggregation_registry.items() if name not in ("mean", "nanmean")}
+    for name, task in built["tasks"].items():
+        scores = task.aggregation()
+        if all(compute in whole for compute in scores.values()):
+            raise UsageError(
+                f"--until-halfwidth: {', '.join(scores)} of task {name!r} is computed from all documents together, not"
+                " a mean of scores of documents; leave the task out"
+            )
 
 
 def without_tasks(built: dict[str, Any], dropped: Collection[str]) -> dict[str, Any]:

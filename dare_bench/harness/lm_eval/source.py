@@ -11,7 +11,7 @@ from __future__ import annotations
 import contextlib
 import json
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from dare_bench.config import RunSpec
@@ -27,7 +27,7 @@ from dare_bench.harness.common.requests import RequestBuilder, place, refuse_lik
 from dare_bench.harness.common.scoring_process import check_scoring, score, unprotected
 from dare_bench.harness.lm_eval.code_scoring import CodeScoring, code_mark
 from dare_bench.harness.lm_eval.code_tasks import check_punkt, evaluating_tasks, refuse_unknown_code, sandboxed_tasks
-from dare_bench.harness.lm_eval.documents import TaskDocuments, without_tasks
+from dare_bench.harness.lm_eval.documents import TaskDocuments, refuse_unbounded, without_tasks
 from dare_bench.harness.lm_eval.extraction import annotate, unread
 from dare_bench.harness.lm_eval.redrawn import mark_redrawn
 from dare_bench.harness.lm_eval.scoring_limits import is_mathematical, limited
@@ -102,6 +102,9 @@ class LmEvalSource(TaskSource):
 
     def __init__(self, spec: RunSpec, model: LoadedModel) -> None:
         self.check(spec)
+        chosen = None
+        if spec.until_halfwidth is not None:  # prompts are those among all documents
+            chosen, spec = spec.samples, spec.model_copy(update={"limit": None, "samples": None})
         super().__init__(spec, model)
         self._index = TaskIndex(spec.include_path)
         self._names = self._index.match(spec.tasks)
@@ -116,7 +119,10 @@ class LmEvalSource(TaskSource):
         self._code = CodeScoring(self._runner, {})
         self._tasks: Any = None
         self._documents: dict[str, TaskDocuments] = {}
+        self._built: list[Request] = []
         self._requests: list[Request] | None = None
+        if chosen is not None:
+            self.narrow(chosen)
 
     def requests(self) -> list[Request]:
         """All requests of all tasks, without answering any.
@@ -128,7 +134,7 @@ class LmEvalSource(TaskSource):
         """
         if self._requests is None:
             self._collect()
-            self._requests = [
+            self._requests = self._built = [
                 self._builder.build(instance, doc_id=doc_id, want_greedy=documents.wants_greedy)
                 for documents in self._documents.values()
                 for doc_id, instance in documents.instances()
@@ -136,6 +142,14 @@ class LmEvalSource(TaskSource):
             if self.spec.repeats > 1:
                 self.notes += equal_repeats(self.model, self._requests)
         return self._requests
+
+    def narrow(self, documents: Mapping[str, Sequence[int]]) -> None:
+        """See :meth:`TaskSource.narrow`; raises UsageError for groups, and for scores that are no means."""
+        self.requests()
+        refuse_unbounded(self._tasks.load(self._names))
+        for name, numbers in documents.items():
+            self._documents[name].narrow(numbers)
+        self._requests = [r for r in self._built if self._documents[r.task].is_requested(int(r.doc_id))]
 
     def metrics(self) -> dict[str, bool | None] | None:
         """The scores of tasks by the filters that each has, and whether greater ones are better; None if a group has

@@ -13,6 +13,7 @@ from scipy.stats import norm
 
 from dare_bench.analysis.intervals import (
     Interval,
+    anytime,
     confidence_intervals,
     draw_noise,
     from_stderr,
@@ -21,6 +22,7 @@ from dare_bench.analysis.intervals import (
     mean_of,
     ratio_interval,
     wilson,
+    wilson_bounds,
     with_draws,
 )
 from dare_bench.analysis.parallelism import aup, kept_points
@@ -51,6 +53,35 @@ def test_wilson_holds_its_level() -> None:
             binom.pmf(k, n, p) for k in range(n + 1) if (w := wilson(k, n)).lo is not None and w.lo <= p <= (w.hi or 0)
         )
         assert 0.93 < covered < 0.97
+
+
+@pytest.mark.parametrize("draw", ["rare", "even", "frequent", "fractions"])
+def test_anytime_intervals_hold_wherever_one_stops(draw: str) -> None:
+    """A sequence misses if any of its intervals does. Wilson's intervals, stopped as soon as they are narrow or at the
+    worst time, do not hold their level."""
+    rng = np.random.default_rng(0)
+    chance = {"rare": 0.05, "even": 0.5, "frequent": 0.9, "fractions": 0.3}[draw]
+    missed = wilson_missed = 0
+    for _ in range(100):
+        if draw == "fractions":
+            values = rng.beta(0.3, 0.7, 1000)
+        else:
+            values = (rng.random(1000) < chance).astype(float)
+        looks = [anytime(values[:n].tolist()) for n in range(50, 1001, 50)]
+        missed += not all(each.lo is not None and each.lo <= chance <= (each.hi or 0) for each in looks)
+        bounds = [wilson_bounds(float(values[:n].mean()), n, 0.95) for n in range(50, 1001, 50)]
+        wilson_missed += not all(lo <= chance <= hi for lo, hi in bounds)
+    assert missed <= 5 and (wilson_missed > 15 or draw == "fractions")
+
+
+def test_anytime_intervals_are_not_much_wider_than_wilsons() -> None:
+    for share in (0.5, 0.9):
+        for n in (300, 1000, 10_000):
+            hits = round(share * n)
+            anytime_, wilson_ = anytime([1.0] * hits + [0.0] * (n - hits)), wilson(hits, n)
+            assert anytime_.lo is not None and anytime_.hi is not None and wilson_.lo is not None
+            assert 1.5 < (anytime_.hi - anytime_.lo) / ((wilson_.hi or 0) - wilson_.lo) < 1.75
+    assert anytime([]).lo is None and (anytime([1.0]).lo, anytime([0.0] * 60).lo, anytime([1.0] * 60).hi) == (0, 0, 1)
 
 
 def test_booleans_count_as_zero_and_one() -> None:

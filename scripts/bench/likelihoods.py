@@ -1,30 +1,34 @@
 """The noise of likelihood estimators against their forward passes, on multiple-choice documents.
 
     python scripts/bench/likelihoods.py [--model tiny-llada-base] [--data-dir DIR] [--documents 2] [--seeds 8]
-        [--estimators reference:16,reference:32,fast:16] [--picture docs/likelihoods.svg] [--truth pairs:4096]
+        [--choices 4] [--estimators reference:16,reference:32,fast:16] [--picture docs/likelihoods.svg]
+        [--truth pairs:4096] [--training-rows rows.jsonl]
 
 Every choice is scored with several seeds. Printed for each estimator and number of draws: forward passes per choice,
 the standard deviation of a likelihood over seeds and of the difference of two choices of a document, the reported
 standard error as a share of the first, and how many times fewer passes it needs than the first estimator for equal
 errors of differences. With ``--truth``, also how often ``adaptive`` (``--estimators adaptive:128``) decides, and then
-has the same choices, by sum and per character, as that estimator has. DIR contains HellaSwag and ARC with a manifest
-(docs/data.md).
+has the same choices, by sum and per character, as that estimator has. ``--choices 1`` scores the first choice of each
+document only, which is enough for standard errors. ``--training-rows`` writes the documents with their right choices,
+for ``dare-bench train sft``, and ends. DIR contains HellaSwag and ARC with a manifest (docs/data.md).
 """
 
 from __future__ import annotations
 
 import argparse
+import json
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 import torch
 from torch import Tensor
 
 import dare_bench
 from dare_bench.config import run_spec
-from dare_bench.harness import task_source
+from dare_bench.harness.lm_eval.source import LmEvalSource
 from dare_bench.protocols import LoadedModel
 from dare_bench.types import Likelihood, Request
 
@@ -56,14 +60,24 @@ def main() -> None:
     parser.add_argument("--data-dir", default=str(ROOT / "tests/data/bench"))
     parser.add_argument("--tasks", default="hellaswag,arc_challenge")
     parser.add_argument("--documents", type=int, default=2, help="of each task")
+    parser.add_argument("--choices", type=int, help="of each document (default: all)")
     parser.add_argument("--seeds", type=int, default=8)
     parser.add_argument("--estimators", default=ESTIMATORS)
     parser.add_argument("--picture", type=Path)
     parser.add_argument("--truth")
+    parser.add_argument("--training-rows", type=Path)
     args = parser.parse_args()
     model = dare_bench.load(args.model).loaded
     spec = run_spec(model=args.model, tasks=args.tasks, limit=args.documents, num_fewshot=0, data_dir=args.data_dir)
-    requests = [request for request in task_source("lm-eval")(spec, model).requests() if request.kind == "score"]
+    source = LmEvalSource(spec, model)
+    documents: dict[tuple[str, str, int], list[Request]] = {}
+    for request in source.requests():
+        documents.setdefault(request.document, []).append(request)
+    if args.training_rows is not None:
+        rows = (json.dumps(right_choice(source, choices)) + "\n" for choices in documents.values())
+        args.training_rows.write_text("".join(rows), encoding="utf-8")
+        return
+    requests = [request for choices in documents.values() for request in choices[: args.choices]]
     measured: list[EstimatorNoise] = []
     for item in args.estimators.split(","):
         name, _, draws = item.partition(":")
@@ -79,6 +93,15 @@ def main() -> None:
             print(" " * 12, decided(model, requests, int(draws), args.seeds, args.truth), flush=True)
     if args.picture is not None:
         args.picture.write_text(picture(measured), encoding="utf-8")
+
+
+def right_choice(source: LmEvalSource, choices: Sequence[Request]) -> dict[str, Any]:
+    """A document's prompt with its right choice, a row of ``dare-bench train sft``."""
+    task = source._documents[choices[0].task].task
+    document = task.eval_docs[int(choices[0].doc_id)]
+    right = task.doc_to_target(document)
+    place = right if isinstance(right, int) else task.doc_to_choice(document).index(right)
+    return {"prompt": choices[place].prompt, "completion": choices[place].target}
 
 
 def measure(model: LoadedModel, requests: Sequence[Request], name: str, draws: int, seeds: int) -> EstimatorNoise:
@@ -97,7 +120,7 @@ def measure(model: LoadedModel, requests: Sequence[Request], name: str, draws: i
     ]
     passes = sum(answer.nfe for row in rows for answer in row) / (len(requests) * seeds)
     spread = math.sqrt(float(values_CS.var(1).mean()))
-    difference = math.sqrt(sum(variances) / len(variances))
+    difference = math.sqrt(sum(variances) / len(variances)) if variances else math.nan
     return EstimatorNoise(name, draws, passes, spread, math.sqrt(float(errors_CS.square().mean())), difference)
 
 

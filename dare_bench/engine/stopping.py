@@ -39,7 +39,8 @@ def round_ends(most: int) -> Iterator[int]:
 def is_settled(block: Block, spec: RunSpec) -> bool:
     """Has a finished run the half-width that these settings ask for, or their limit of documents?"""
     return all(
-        task.n_docs >= _most(spec.limit, task.n_total or task.n_docs) or _is_narrow(block.ci.get(name, {}), spec)
+        _is_narrow(block.ci.get(name, {}), spec)
+        or (task.n_total is not None and task.n_docs >= _most(spec.limit, task.n_total))
         for name, task in block.tasks.items()
     )
 

@@ -13,9 +13,10 @@ from toy_tasks import write_data, write_tasks
 
 from dare_bench import seeds
 from dare_bench.cli import main
+from dare_bench.config import run_spec
 from dare_bench.engine.evaluate import evaluate
 from dare_bench.engine.rescore import rescore
-from dare_bench.engine.stopping import round_ends
+from dare_bench.engine.stopping import is_settled, round_ends
 from dare_bench.errors import UsageError
 from dare_bench.leaderboards.board_rows import limit_text
 from dare_bench.leaderboards.entries import read_entries
@@ -131,7 +132,14 @@ def test_a_killed_run_goes_on_and_equals_an_unbroken_one(tmp_path: Path, go: Any
 
 def test_the_limit_is_the_most_of_each_task_and_may_be_raised(tmp_path: Path, go: Any) -> None:
     run = go(tmp_path / "a", until_halfwidth=2, limit=70)
-    assert len(documents(run)) == 70 and run.require_block().limit is None
+    block = run.require_block()
+    assert len(documents(run)) == 70 and block.limit is None
+    unknown = block.model_copy(
+        update={"tasks": {name: task.model_copy(update={"n_total": None}) for name, task in block.tasks.items()}}
+    )
+    spec = run_spec(model="toy", tasks="toy_shots", until_halfwidth=2, limit=70)
+    assert is_settled(block, spec) and not is_settled(unknown, spec)
+    assert is_settled(unknown, spec.model_copy(update={"until_halfwidth": 40}))
     raised = go(tmp_path / "a", until_halfwidth=2, limit=0.5)
     assert raised.path == run.path and len(documents(raised)) == 200
     assert content(raised) == content(go(tmp_path / "b", until_halfwidth=2, limit=200))

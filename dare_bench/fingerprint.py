@@ -10,8 +10,10 @@ from __future__ import annotations
 import hashlib
 import json
 import logging
+import os
 import re
 from collections.abc import Iterable
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -29,6 +31,8 @@ _CONTENT = (
 )
 _LARGE = 1 << 30
 """Bytes to hash from which on a message is logged: it takes seconds per gigabyte."""
+_SMALL = 16 << 20
+"""Bytes of a file up to which hashing it is as quick as looking up its hash among many."""
 
 log = logging.getLogger("dare_bench")
 
@@ -37,18 +41,23 @@ FileState = tuple[str, int, int, int, int]
 
 
 class _HashCache:
-    """Hashes of files by their :data:`FileState`, in one JSON file. Losing it costs only time."""
+    """Hashes of files that are not small, by their :data:`FileState`, in one JSON file. Losing it costs only time."""
 
     def __init__(self) -> None:
         self.path = cache_dir() / "file_hashes.json"
         self.changed = False
+
+    @cached_property
+    def entries(self) -> dict[str, Any]:
         try:
-            self.entries: dict[str, Any] = read_json(self.path, DareError)
+            return read_json(self.path, DareError)
         except DareError:
-            self.entries = {}
+            return {}
 
     def get(self, state: FileState) -> str | None:
         """The hash of a file that has not changed since it was hashed."""
+        if state[1] <= _SMALL:
+            return None
         entry = self.entries.get(state[0])
         return str(entry[-1]) if isinstance(entry, list) and entry[:-1] == list(state[1:]) else None
 
@@ -58,14 +67,15 @@ class _HashCache:
             return cached
         with open_regular(file, CheckpointError) as stream:
             digest = hashlib.file_digest(stream, "sha256").hexdigest()
-        self.entries[state[0]] = [*state[1:], digest]
-        self.changed = True
+        if state[1] > _SMALL:
+            self.entries[state[0]] = [*state[1:], digest]
+            self.changed = True
         return digest
 
     def store(self) -> None:
-        """Write the cache, if it has new hashes."""
+        """Write the cache, if it has new hashes; those of files that are gone are dropped."""
         if self.changed:
-            write_cache(self.path, self.entries)
+            write_cache(self.path, {name: entry for name, entry in self.entries.items() if os.path.lexists(name)})
 
 
 def content_files(folder: Path) -> list[Path]:

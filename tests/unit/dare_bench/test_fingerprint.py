@@ -58,6 +58,7 @@ def test_a_new_file_and_swapped_names_count(checkpoint: Path) -> None:
 
 
 def test_hashes_are_remembered_until_the_file_changes(checkpoint: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(fingerprint, "_SMALL", 2)
     first = fingerprint.content_hash(checkpoint)
     memory = cache_dir() / "file_hashes.json"
     kept = json.loads(memory.read_text())
@@ -70,6 +71,22 @@ def test_hashes_are_remembered_until_the_file_changes(checkpoint: Path, monkeypa
     assert fingerprint.content_hash(checkpoint) == first
     memory.write_text("not json")
     assert fingerprint.content_hash(checkpoint) == first
+
+
+def test_hashes_of_small_files_and_of_files_that_are_gone_are_not_remembered(
+    checkpoint: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    memory = cache_dir() / "file_hashes.json"
+    fingerprint.content_hash(checkpoint)
+    assert not memory.exists()
+    monkeypatch.setattr(fingerprint, "_SMALL", 2)
+    fingerprint.content_hash(checkpoint)
+    one, two = (str(checkpoint / f"model-0000{number}-of-00002.safetensors") for number in (1, 2))
+    assert json.loads(memory.read_text()).keys() == {one, two}
+    Path(one).unlink()
+    Path(two).write_bytes(b"three")
+    fingerprint.content_hash(checkpoint)
+    assert json.loads(memory.read_text()).keys() == {two}
 
 
 def test_an_overwrite_in_place_with_its_time_set_back_is_seen(checkpoint: Path) -> None:
@@ -86,6 +103,7 @@ def test_reading_large_files_is_told_once(
     checkpoint: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setattr(fingerprint, "_LARGE", 1)
+    monkeypatch.setattr(fingerprint, "_SMALL", 0)
     with caplog.at_level("INFO", logger="dare_bench"):
         for _ in range(2):
             fingerprint.content_hash(checkpoint)

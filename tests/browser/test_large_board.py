@@ -6,7 +6,6 @@ Times are those of the processor and of the page's own thread, so that other wor
 from __future__ import annotations
 
 import gzip
-import math
 import os
 import resource
 import shutil
@@ -36,21 +35,22 @@ def processor_time() -> float:
 
 @pytest.fixture(scope="module")
 def large(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, dict[str, float]]:
-    """The site with all its samples, and the seconds of its builds on two processors: of all runs, and of one more run
-    (the better of two, where the first is slow)."""
-    runs, out, other = (tmp_path_factory.mktemp(name) for name in ("runs", "site", "other"))
+    """The site without samples, and the seconds of its builds on two processors: of all runs, and of one more run; and
+    of one with the samples of 20 of its runs, which lies beside it."""
+    runs, out, sampled, other = (tmp_path_factory.mktemp(name) for name in ("runs", "site", "sampled", "other"))
     make_large_board(runs)
     before = processor_time()
-    build(runs, out)
-    seconds = {"all": processor_time() - before, "new": math.inf}
-    grown, more = shutil.copytree(out, other / "site", copy_function=os.link), [runs]  # a build replaces files
-    for number in range(2):
-        more.append(make_run(other, f"new-{number}", model="new", tasks={"task_00": 0.9}, n_docs=2, content="cd" * 32))
-        before = processor_time()
-        assert build(more, grown).runs == 301 + number
-        seconds["new"] = min(seconds["new"], processor_time() - before)
-        if seconds["new"] < 4:
-            break
+    build(runs, out, samples=False)
+    seconds = {"all": processor_time() - before}
+    before = processor_time()
+    assert build(sorted(runs.iterdir())[-20:], sampled).documents == 20 * 12 * 2
+    seconds["samples of 20"] = processor_time() - before
+    (out / "sampled").symlink_to(sampled)
+    grown = shutil.copytree(out, other / "site", copy_function=os.link, symlinks=True)  # a build replaces files
+    more = make_run(other, "new", model="new", tasks={"task_00": 0.9}, n_docs=2, content="cd" * 32)
+    before = processor_time()
+    assert build([runs, more], grown, samples=False).runs == 301
+    seconds["new"] = processor_time() - before
     return out, seconds
 
 
@@ -59,9 +59,10 @@ def table(large: tuple[Path, dict[str, float]]) -> Path:
     return large[0] / "table.html"
 
 
-def test_all_of_it_builds_in_twenty_seconds_and_a_new_run_in_five(large: tuple[Path, dict[str, float]]) -> None:
+def test_all_of_it_builds_in_ten_seconds_and_a_new_run_in_five(large: tuple[Path, dict[str, float]]) -> None:
+    """And the pages of samples of 20 runs in three."""
     _, seconds = large
-    assert seconds["all"] < 20 and seconds["new"] < 5, seconds
+    assert seconds["all"] < 10 and seconds["new"] < 5 and seconds["samples of 20"] < 3, seconds
 
 
 def test_the_first_page_is_small(look: Look, large: tuple[Path, dict[str, float]]) -> None:
@@ -97,27 +98,29 @@ def used(page: Any, script: str) -> float:
 
 
 def test_searching_sorting_and_ranking_are_quick(look: Look, table: Path) -> None:
-    """Each the quickest of five times. On two cores without other work a search takes 0.15 seconds, the others take
+    """Each in one of five times. On two cores without other work a search takes 0.15 seconds, the others take
     about 0.3; work beside it shares the caches."""
     page = look(table)
     change = "(node => (node.value = '{}', node.dispatchEvent(new Event('input', {{ bubbles: true }}))))"
     search, rank = (f"{change}(document.querySelector('{of}'))" for of in ("input[type=search]", ".filters select"))
-    assert min(used(page, search.format(word)) for word in ("llada2", "dream", "sdar", "llada", "llada2")) < 0.3
+    assert any(used(page, search.format(word)) < 0.3 for word in ("sdar", "dream", "llada2", "llada", "llada2"))
+    used(page, search.format("llada2"))
     assert page.locator("table.board tbody tr").count() == 72
     page.get_by_role("searchbox").fill("")
-    assert min(used(page, "document.querySelector('th[data-key=nfe] [role=button]').click()") for _ in range(5)) < 0.5
+    sort = "document.querySelector('th[data-key=nfe] [role=button]').click()"
+    assert any(used(page, sort) < 0.5 for _ in range(5))
     used(page, rank.format("task_03"))  # loads the board's data
     page.locator("td[data-of=task_03] > .bar").first.wait_for()
-    tasks = ("task_05", "task_07", "task_03", "task_01", "task_05")
-    assert min(used(page, rank.format(task)) for task in tasks) < 0.5
-    page.locator("td[data-of=task_05] > .bar").first.wait_for()
+    tasks = ("task_05", "task_07", "task_03", "task_01", "task_04")
+    quick = next(task for task in tasks if used(page, rank.format(task)) < 0.5)
+    page.locator(f"td[data-of={quick}] > .bar").first.wait_for()
 
 
 @pytest.mark.parametrize("phone", [True, False], ids=["phone", "desk"])
 def test_every_page_can_be_read_and_ends(look: Look, large: tuple[Path, dict[str, float]], phone: bool) -> None:
-    places = ["index", "table", "compare", "changes", "unmasking", "speed/index", "speed/1-task_00",
-              "checkpoints/000000000000--50", "runs/run-299/index", "runs/run-299/samples/task_00/1",
-              "runs/run-299/samples/task_00/index"]  # fmt: skip
+    places = ["index", "table", "compare", "changes", "sampled/unmasking", "speed/index", "speed/1-task_00",
+              "checkpoints/000000000000--50", "runs/run-299/index", "sampled/runs/run-299/samples/task_00/1",
+              "sampled/runs/run-299/samples/task_00/index"]  # fmt: skip
     found = {}
     for place in places:
         # Of the table some rows: axe compares each target with all others. A filter shortens the table, which is a

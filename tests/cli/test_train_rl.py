@@ -258,9 +258,6 @@ SEQUENCE = {**KL, "per_device_train_batch_size": 8, "sequence_parallel_size": 2}
 CASES: dict[str, dict[str, Any]] = {
     "ddp": {**TWO_ROLLOUTS, "model": "tiny-sdar-base", "save_steps": 1},
     "lora": {**TWO_ROLLOUTS, "peft": "lora", "micro_batch_size": 7},
-    "no KL": {**KL, "beta": 0.0, "method": "d1", "reward": {"random": True}},
-    "espo": {**KL, "method": "espo"},
-    "mdpo, filtered prompts": FILTERED,
     "spg": {**NO_RATIO, "method": "spg", "per_device_train_batch_size": 8},
     "ebpo": {**KL, "method": "ebpo", "model": "tiny-sdar-base", "num_mc": 3},
     "trees": {**KL, "method": "dtreerpo", "tree_branch_factor": 2, "distillation": 0.1},

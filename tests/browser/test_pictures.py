@@ -92,20 +92,20 @@ def differing(one: Image.Image, other: Image.Image) -> float:
 @pytest.mark.slow
 @pytest.mark.parametrize("name", PAGES)
 def test_a_page_looks_as_approved(look: Look, site: Path, tmp_path: Path, name: str) -> None:
-    index = look(site / "index.html")
-    about, place = shown(index), index.get_by_role("navigation", name="Site").get_by_role("link", name=name, exact=True)
-    file = site / str(place.get_attribute("href"))
+    page = look(site / "index.html")
+    about, place = shown(page), page.get_by_role("navigation", name="Site").get_by_role("link", name=name, exact=True)
+    page.goto((site / str(place.get_attribute("href"))).as_uri())
     approved = json.loads(ABOUT.read_text()) if ABOUT.is_file() else None
     if not RENEW and approved != about:
         was = "none are approved yet" if approved is None else f"they are of {approved}, and this is {about}"
         pytest.skip(f"pictures of pages: {was}; make approve takes them again")
     wrong = []
-    for dark in (False, True):
+    for scheme in ("light", "dark"):
+        page.emulate_media(color_scheme=scheme)
         for width, height in SCREENS.items():
-            page = look(file, dark=dark)
             page.set_viewport_size({"width": width, "height": height})
             picture = Image.open(io.BytesIO(page.screenshot(animations="disabled")))
-            kept = f"{name.lower()}-{width}-{'dark' if dark else 'light'}.png"
+            kept = f"{name.lower()}-{width}-{scheme}.png"
             if RENEW:
                 PICTURES.mkdir(exist_ok=True)
                 ABOUT.write_text(json.dumps(about) + "\n")

@@ -23,9 +23,9 @@ need_package("accelerate")
 ALGORITHMS = ("d1", "coupled_grpo", "cj_grpo", "espo", "just_grpo", "bgpo", "ebpo", "spg", "mdpo", "dtreerpo")
 RUNS = [
     *((name, "llada") for name in ALGORITHMS if name != "dtreerpo"),  # which has a test of its own
-    *((name, "dream") for name in ("d1", "espo", "mdpo", "just_grpo")),
-    *((name, "sdar") for name in ("cj_grpo", "bgpo")),
-    *((name, "llada2") for name in ("cj_grpo", "ebpo")),
+    *((name, "dream") for name in ("mdpo", "just_grpo")),
+    ("bgpo", "sdar"),
+    ("ebpo", "llada2"),
 ]  # fmt: skip
 FEW = {
     "bgpo": {"num_mc": 3},
@@ -255,11 +255,11 @@ def test_a_divided_step_needs_no_pass_for_its_own_values(name, lora, tmp_path, m
         model = load("tiny-llada-base", device="cpu").loaded
         if lora:
             model.add_adapter(AdapterSettings(8, 16.0, 0.1, ("attention",), 0))
-        fitted(name, folder := tmp_path / str(way), model=model, options=options, max_steps=4, **size, **lora)
+        fitted(name, folder := tmp_path / str(way), model=model, options=options, **size, **lora)
         made[way] = [entry["loss"] for entry in logged(folder)], weights(model), score_forwards(folder)
     losses, trained, passes = zip(*made.values(), strict=True)
     assert losses[0] == pytest.approx(losses[1], rel=1e-5, abs=1e-6)
-    assert any(abs(loss) > 1e-3 for loss in losses[0])
+    assert any(abs(loss) > 1e-4 for loss in losses[0])
     torch.testing.assert_close(*trained, rtol=1e-4, atol=1e-6)
     updates = sum(entry["forwards/update"] for entry in logged(tmp_path / "True"))
     assert passes[1] - passes[0] == updates, "one copy each without a gradient, only to know its values"

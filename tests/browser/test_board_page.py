@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from browsing import DESKTOP, PHONE, Look, faults, faults_in_all_views, fits, layout_shift, settle
+from browsing import COLORS, DESKTOP, PHONE, Look, faults, faults_in_all_views, fits, layout_shift, settle
 from run_factory import make_run
 
 from dare_bench.leaderboards.builder import build
@@ -72,6 +72,10 @@ def test_the_board_is_accessible_everywhere(look: Look, board: Path, scripts: bo
     if scripts:
         page.locator("summary", has_text="Columns").click()
     assert faults_in_all_views(page) == []
+    page.set_viewport_size(PHONE)
+    for scheme in ("light", "dark"):
+        page.emulate_media(color_scheme=scheme)
+        assert faults(page, *COLORS) == [], scheme
 
 
 def test_a_runs_page_is_accessible(look: Look, board: Path) -> None:

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from browsing import Look, faults, faults_in_all_views, fits, settle
+from browsing import COLORS, Look, faults, faults_in_all_views, fits, settle
 from run_factory import make_run
 
 from dare_bench.leaderboards.builder import build
@@ -201,7 +201,9 @@ def test_axe_finds_nothing_and_the_page_fits(look: Look, folder: Path) -> None:
     page.locator(".sample > summary").nth(1).click()
     assert faults_in_all_views(page) == []
     page.get_by_role("radio", name="confidence").first.check()
-    assert faults_in_all_views(page) == []
+    for scheme in ("light", "dark"):
+        page.emulate_media(color_scheme=scheme)
+        assert faults(page, *COLORS) == [], scheme
     page.goto((folder / "index.html").as_uri())
     assert faults_in_all_views(page) == []
 

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from browsing import Look, faults_in_all_views
+from browsing import DESKTOP, PHONE, Look, faults_in_all_views
 from lineages import make_family, make_reinforced
 from run_factory import alter, make_run
 
@@ -62,13 +62,16 @@ def places(site: Path) -> list[Path]:
     return [site / place for place in result]
 
 
-def test_pages_are_sound_and_fit(look: Look, site: Path) -> None:
-    first, *others = places(site)
-    page = look(first)
-    assert faults_in_all_views(page) == [], first
-    for place in others:
+def test_pages_are_sound_and_fit_and_no_text_is_smaller_than_twelve_pixels(look: Look, site: Path) -> None:
+    sound = places(site)
+    page = look(sound[0])
+    for place in (*sound, site / "unmasking.html", site / "runs/base/samples/dare_sudoku/1.html"):
         page.goto(place.as_uri())
-        assert faults_in_all_views(page) == [], place
+        if place in sound:  # the others have tests of their own
+            assert faults_in_all_views(page) == [], place
+        for size in (PHONE, DESKTOP):
+            page.set_viewport_size(size)
+            assert page.evaluate(SMALL) == [], place
 
 
 def test_words_of_charts_do_not_touch_on_a_phone(look: Look, site: Path) -> None:
@@ -86,14 +89,6 @@ def test_words_of_charts_do_not_touch_on_a_phone(look: Look, site: Path) -> None
         ]  # fmt: skip
         assert touching == [], place
         assert [box["text"] for box in boxes if box["left"] < 0 or box["right"] > 390] == [], place
-
-
-@pytest.mark.parametrize("phone", [True, False], ids=["phone", "desk"])
-def test_no_text_is_smaller_than_twelve_pixels(look: Look, site: Path, phone: bool) -> None:
-    page = look(site / "index.html", phone=phone)
-    for place in (*places(site), site / "unmasking.html", site / "runs/base/samples/dare_sudoku/1.html"):
-        page.goto(place.as_uri())
-        assert page.evaluate(SMALL) == [], place
 
 
 def test_tables_of_comparisons_and_scores_are_cards_on_a_phone(look: Look, site: Path) -> None:

@@ -37,6 +37,7 @@ LONG = (
     *("test_site_pages", "test_board_page", "test_sample_pages", "test_sharding", "test_rescore", "test_model_class"),
     *("test_limits", "test_attacks", "test_docs", "test_families_invariance", "test_real_vocabulary_step"),
     *("test_gradient_card", "test_rl_training", "test_train_dry_run", "test_tiny", "test_program"),
+    *("test_training", "test_plugins", "test_submit", "test_train_processes", "test_compare_page"),
 )
 gc.disable()  # until all tests are collected: imports and test items are no garbage, and looking for some takes seconds
 
@@ -74,10 +75,13 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     another has not begun.
     """
     workers = int(os.environ.get("PYTEST_XDIST_WORKER_COUNT", "1"))
+    files: dict[str, list[pytest.Item]] = {}
+    for item in items:
+        files.setdefault(item.path.stem, []).append(item)
     long: list[list[pytest.Item]] = [[] for _ in range(workers)]
     for number, stem in enumerate(LONG):
-        long[number % workers] += [item for item in items if item.path.stem == stem]
-    rest = (item for item in items if item.path.stem not in LONG)
+        long[number % workers] += files.pop(stem, ())
+    rest = itertools.chain.from_iterable(files.values())
     size = len(items) // workers
     items[:] = [
         *(item for first in long for item in (*first, *itertools.islice(rest, max(0, size - len(first))))),

@@ -242,8 +242,7 @@ def test_only_the_last_checkpoints_are_kept(tmp_path):
 
 
 def test_a_kill_while_an_old_checkpoint_is_removed_is_survived(tmp_path, monkeypatch):
-    settings = {"save_steps": 1, "save_total_limit": 1, "eval_every": 1, "eval": {"tasks": "dare_sudoku", "limit": 1}}
-
+    settings = {"save_steps": 1, "save_total_limit": 1}
     rmtree = shutil.rmtree
 
     def killed(folder: Path, **more: Any) -> None:

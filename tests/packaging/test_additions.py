@@ -10,6 +10,7 @@ import sys
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
+import command
 import pytest
 from paths import ROOT
 from require import need_package
@@ -152,7 +153,8 @@ def test_a_family_touches_one_file_and_its_registration(site: Path, tmp_path: Pa
 def test_an_algorithm_touches_one_file_and_its_registration(site: Path, tmp_path: Path) -> None:
     need_package("accelerate")
     assert len(ALGORITHM) == 2
-    assert "--damping <float>" in python("-m", "dare_bench.cli", "train", "damped", "--help", place=site)
+    shown = command.run("train", "damped", "--help", env={**os.environ, "PYTHONPATH": str(site)})
+    assert "--damping <float>" in shown.stdout, shown.stderr
     options = {"damping": 3.0, "num_generations": 2, "max_completion_length": 8}
     fields = {"model": "tiny-llada-base", "task": "dare_arithmetic", "output_path": str(tmp_path / "out")}
     trained = dare_bench.train(method="damped", rows=4, max_steps=1, **fields, **options)  # type: ignore[arg-type]

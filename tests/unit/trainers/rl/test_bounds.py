@@ -136,7 +136,7 @@ def test_the_lower_bound_is_the_elbo_with_one_mask_block_alone():
     """And with two draws, the upper one is often below it."""
     shares = []
     for seed in range(4):
-        table, rows = Table(seed), many(2000)
+        table, rows = Table(seed), many(1000)
         exact = float(elbo(table, PROMPT, ANSWER).detach()) / len(ANSWER)
         one, two = (block_masked(rows, MASK, 0, 2, block_length) for block_length in (4, 2))
         nll_N = table.losses(inputs(one.copies, SPEC)).detach()

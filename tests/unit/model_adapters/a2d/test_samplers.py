@@ -235,7 +235,7 @@ def test_bd3lm_does_not_see_padding_that_it_wrote(folder: Path, reference: Refer
     several, model = prompts(9, 8, 15), opened(folder, "a2d_bd3lm")
     for prompt in several:
         plain, _ = reference.bd3lm(prompt, 16, 4, 4, eos=-1)
-        for pad in dict.fromkeys(plain[:8]):
+        for pad in dict.fromkeys(plain[:8:3]):
             other = opened(folder, "a2d_bd3lm", pad_id=pad)
             fields = {"gen_length": 16, "block_length": 4, "steps": 16, "trajectory": True, **CALM}
             answer, beside = other.generate([prompt, [*prompt, 5]], **fields)

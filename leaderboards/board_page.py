@@ -191,8 +191,7 @@ TALL = 25
 """Number of rows from which the table scrolls under its headings."""
 CARDS = 20
 """Number of rows that a phone shows, as cards, until all are asked for; also in board.css."""
-DATATABLES = "static/vendor/datatables-3.1.5/dataTables.min.js"
-SCRIPTS = ("board_view", "board_download", "board_passes", "board_compare", "board", "board_details")
+SCRIPTS = ("board_view", "board_download", "board_passes", "board_compare", "board_table", "board", "board_details")
 
 
 def entrance(view: BoardView) -> str:
@@ -219,7 +218,7 @@ def _write(site: Site, view: BoardView, record: dict[str, Any], around: dict[str
     site.bytes(places["data"], board_json(view))
     site.text(places["csv"], csv_text(table))
     site.text(places["script"], script(record, table, view.columns))
-    site.page(view.place, "board.html.j2", **places, **around, **_table_values(view), **_note_values(view))
+    site.page(view.place, "board.html.j2", **places, **around, **_table_values(view, record), **_note_values(view))
 
 
 def data_stem(view: BoardView) -> str:
@@ -227,8 +226,9 @@ def data_stem(view: BoardView) -> str:
     return "data/board" if view.place == FIRST else f"data/{view.place.removesuffix('.html')}"
 
 
-def _table_values(view: BoardView) -> dict[str, Any]:
+def _table_values(view: BoardView, record: dict[str, Any]) -> dict[str, Any]:
     board, columns, rows = view.board, view.columns, view.rows
+    bands = [[_band(score) for score in row["scores"].values()] for row in record["rows"]]
     ranking = board.ranked(columns)
     return {
         "name": view.name,
@@ -240,19 +240,21 @@ def _table_values(view: BoardView) -> dict[str, Any]:
         "columns": COLUMNS,
         "ranking": ranking[0] if len(ranking) == 1 else None,
         "rows": [
-            (row, weakest(cell.score.tier for cell in row.cells if cell) or "", name, chips, _is_long(row, name, chips))
-            for row, name, chips in zip(rows, _names(rows), _chips(rows), strict=True)
+            (row, weakest(c.score.tier for c in row.cells if c) or "", name, chips, _is_long(row, name, chips), by_task)
+            for row, name, chips, by_task in zip(rows, _names(rows), _chips(rows), bands, strict=True)
         ],
         "show_mean": len(view.of_mean),
         "tall": len(rows) >= TALL,
         "cards": CARDS,
         "models": len({row.main.checkpoint for row in rows}),
         "sheets": ["static/board.css"],
-        "scripts": [
-            DATATABLES,
-            *(f"static/{name}.js" for name in SCRIPTS),
-        ],
+        "scripts": [f"static/{name}.js" for name in SCRIPTS],
     }
+
+
+def _band(score: Mapping[str, Any] | None) -> str:
+    """The band of ranks of a score's record as text; empty if it has none."""
+    return "–".join(map(str, dict.fromkeys((score or {}).get("rank_band") or ())))
 
 
 def _names(rows: Sequence[BoardRow]) -> list[tuple[str, str, str]]:

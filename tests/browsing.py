@@ -97,9 +97,13 @@ def _local(url: str, trouble: list[str]) -> None:
 
 
 def settle(page: Any) -> None:
-    """Wait until a page's scripts have done what they put off by timers of no length, three deep (DataTables sorts in
-    one, and what follows from it comes in the next)."""
-    page.evaluate("() => new Promise((done) => setTimeout(() => setTimeout(() => setTimeout(done))))")
+    """Wait until a page's scripts have done what they put off by timers of no length, and no table is busy (rows below
+    the window follow a moment later)."""
+    page.evaluate("""async () => {
+        const wait = () => new Promise((done) => setTimeout(done));
+        do await wait(); while (document.querySelector("[aria-busy=true]"));
+        await wait();
+    }""")
 
 
 COLORS = ("color-contrast", "link-in-text-block")

@@ -1,27 +1,25 @@
-// The board's controls. The table is complete without them; DataTables sorts and filters its rows.
+// The board's controls. The table is complete without them; BoardTable sorts and filters its rows.
 "use strict";
 
 {
   const element = document.querySelector("table.board");
-  const heads = [...element.tHead.rows[0].cells].map((head) => ({
+  const table = new BoardTable(element);
+  const { cells } = table;  // by row and column; those of hidden columns are not in the page
+  const heads = table.heads.map((head, at) => ({
     key: head.dataset.key,
     task: head.dataset.task,
     name: head.textContent.trim().replace(/\s+/g, " "),
-    first: head.dataset.first ?? "asc",
-    text: "text" in head.dataset,
+    first: table.first(at),
     score: "score" in head.dataset,
     head,
   }));
-  const facts = [...element.tBodies[0].rows].map((row) => ({
+  const facts = table.rows.map((row) => ({
     words: words(described(row)),
     family: row.dataset.family,
     hardware: row.dataset.hardware,
     tier: row.dataset.tier,
     status: "badged" in row.dataset ? "badged" : row.classList.contains("off") ? "unranked" : "ranked",
   }));
-
-  // The cells by row and column; those of hidden columns are not in the page.
-  const cells = [...element.tBodies[0].rows].map((row) => [...row.cells]);
 
   // The search looks at a row's name, settings and seeds, not at its date, badges, scores and hashes.
   function described(row) {
@@ -48,26 +46,6 @@
     return found;
   }
 
-  // Numbers, with empty cells last in both directions.
-  DataTable.ext.type.order["board-asc"] = (a, b) => order(a, b, 1);
-  DataTable.ext.type.order["board-desc"] = (a, b) => order(a, b, -1);
-  function order(a, b, way) {
-    if (a === "" || b === "") return (a === "") - (b === "");
-    return way * (Number(a) - Number(b));
-  }
-
-  const board = new DataTable(element, {
-    paging: false, info: false, autoWidth: false, orderMulti: false, order: [],
-    layout: { topStart: null, topEnd: null, bottomStart: null, bottomEnd: null },
-    language: { zeroRecords: 'No matching rows. <button type="button">Show all rows</button>' },
-    columns: heads.map(({ first, text }) => ({
-      type: text ? "html" : "board",
-      className: "",
-      orderSequence: first === "desc" ? ["desc", "asc", ""] : ["asc", "desc", ""],
-    })),
-  });
-  board.search.fixed("view", (_text, _data, row) => fits(facts[row]));
-
   // Controls.
   const make = (tag, properties = {}, ...children) => {
     const node = Object.assign(document.createElement(tag), properties);
@@ -92,7 +70,7 @@
     make("option", { value: key, textContent: task ?? "Mean" })));
   rankers.addEventListener("input", () => {
     const at = heads.findIndex(({ key }) => key === rankers.value);
-    board.order(at === own ? [] : [[at, heads[at].first]]);
+    table.order = at === own ? null : { at, way: heads[at].first };
     changed();
   });
 
@@ -112,7 +90,8 @@
 
   const button = (text, action) => make("button", { type: "button", textContent: text, onclick: action });
   const reset = button("Reset", () => { show({}); keep(); });
-  element.tBodies[0].addEventListener("click", ({ target }) => { if (target.closest(".dt-empty button")) reset.click(); });
+  const nothing = make("tr", {}, make("td", { className: "empty", colSpan: heads.length }, "No matching rows. ",
+    button("Show all rows", () => reset.click())));
   const count = make("p", { className: "count" });
   count.setAttribute("role", "status");
   // On a phone filters and columns are behind one button; elsewhere they stand beside the search.
@@ -137,38 +116,21 @@
   tools.setAttribute("role", "search");
   tools.setAttribute("aria-label", "Rows and columns of the board");
 
-  // The headings are one tab stop, with arrow keys between them.
-  const sorters = () => [...element.tHead.querySelectorAll("[role=button]")];
-  const rove = (wanted) => sorters().forEach((each) => { each.tabIndex = each === wanted ? 0 : -1; });
-  element.tHead.addEventListener("focusin", (event) => rove(event.target.closest("[role=button]")));
-  element.tHead.addEventListener("keydown", (event) => {
-    const each = sorters(), at = each.indexOf(event.target);
-    const next = { ArrowRight: at + 1, ArrowLeft: at - 1, Home: 0, End: each.length - 1 }[event.key];
-    if (at < 0 || next === undefined || !each[next]) return;
-    event.preventDefault();
-    each[next].focus();
-  });
-
-  // The score that the rows are sorted by ranks them, without one the board's own. Its bands and intervals, with bars
-  // from 0 to 100 beside shares, come from the board's data.
+  // The score that the rows are sorted by ranks them, without one the board's own. Its bands, and its intervals, which are
+  // bars from 0 to 100 beside shares, are in its cells.
   const own = heads.findIndex(({ head }) => "ranks" in head.dataset);
-  let ranking = own, withBars = own;
+  let ranking = own;
   showPasses();
 
-  // True if the numbers of passes are others than before.
   function showPasses() {
-    let differ = false;
     facts.forEach((row, number) => {
       const text = passesBehind(number, ranking), cell = cells[number][nfe];
-      row.passes = Number(text) || null;
+      row.passes = table.keys[nfe][number] = BoardTable.number(text);
       if (cell.dataset.order === text) return;
-      differ = true;
       cell.dataset.order = text;
       cell.textContent = text ? figure(Number(text)) : unknownPasses[number];
-      board.cell(number, nfe).invalidate("dom");
     });
     passes.offer(facts.map((row) => row.passes));
-    return differ;
   }
 
   function figure(value) {
@@ -176,45 +138,27 @@
     return value.toLocaleString("en", { minimumFractionDigits: fractionDigits, maximumFractionDigits: fractionDigits });
   }
 
-  // True if the rows have other numbers of passes by that score.
-  function rank() {
-    const [sorted] = board.order();
-    const before = ranking;
-    ranking = sorted?.[1] && heads[sorted[0]].score ? sorted[0] : own;
-    rankers.value = heads[ranking]?.key ?? "";
-    if (ranking === before) return false;
-    const differ = showPasses();
-    passes.say(best());
+  // ``before``: the score that ranked so far.
+  function showRanks(before) {
     heads.forEach(({ head }, at) => head.toggleAttribute("data-ranks", at === ranking));
-    // Without waiting where possible: the browser then lays out the table once, with rows and ranks in their order.
-    if (BoardDownload.loaded) showRanks(BoardDownload.loaded);
-    else BoardDownload.load(element.dataset.source).then(showRanks)
-      .catch((error) => { count.textContent = `Ranks cannot be shown: ${error.message}`; });
-    return differ;
-  }
-
-  function showRanks({ record, names }) {
-    const at = ranking, task = heads.filter((head) => head.task).indexOf(heads[at]);
-    record.rows.forEach((row, number) => {
-      const score = task < 0 ? { value: row.mean, ...row.mean_interval, is_share: true } : row.scores[names[task]];
-      const band = at === own ? row.rank_band : score?.rank_band;
-      const place = cells[number][0];
-      place.textContent = band ? [...new Set(band)].join("–") : "–";
-      place.parentNode.classList.toggle("off", !band);
-      if (withBars >= 0) cells[number][withBars].classList.remove("ranks");
-      if (withBars >= 0) cells[number][withBars].querySelector(".bar")?.remove();
-      if (at >= 0 && score?.value != null) cells[number][at].classList.add("ranks");
-      if (at >= 0 && score?.is_share && score.lo != null) drawInterval(cells[number][at], score);
+    cells.forEach((row) => {
+      const [was, cell] = [row[before], row[ranking]];
+      was?.classList.remove("ranks");
+      was?.querySelector(".bar")?.remove();
+      if (cell?.dataset.order) cell.classList.add("ranks");
+      if (cell?.dataset.interval) drawInterval(cell);
+      row[0].textContent = cell?.dataset.band ?? "–";
+      row[0].parentNode.classList.toggle("off", !cell?.dataset.band);
     });
-    withBars = at;
   }
 
   const emptyBar = make("template", {
     innerHTML: '<svg class="bar" viewBox="0 0 100 8" preserveAspectRatio="none" aria-hidden="true"><path d="M0 4h100"/><path/><path/></svg>',
   }).content.firstElementChild;
 
-  function drawInterval(cell, { value, lo, hi }) {
-    const [middle, left, right] = [value, lo, hi].map((end) => 100 * end), text = cell.querySelector("b");
+  function drawInterval(cell) {
+    const [left, right] = cell.dataset.interval.split(" ").map(Number), middle = 100 * cell.dataset.order;
+    const text = cell.querySelector("b");
     const bar = document.importNode(emptyBar, true);
     bar.children[1].setAttribute("d", `M${left} 4h${Math.max(right - left, 0.5)}`);
     bar.children[2].setAttribute("d", `M${Math.min(Math.max(middle, 0.7), 99.3)} 0v8`);
@@ -225,9 +169,9 @@
   // from other rows of its name.
   function best() {
     const way = heads[ranking]?.first === "asc" ? -1 : 1;
-    const value = (row) => way * Number(cells[row][ranking].dataset.order);
-    const rows = ranking < 0 ? [] : board.rows({ search: "applied" }).indexes().toArray()
-      .filter((row) => facts[row].status !== "badged" && cells[row][ranking].dataset.order !== "");
+    const value = (row) => way * table.keys[ranking][row];
+    const rows = ranking < 0 ? [] : table.shown
+      .filter((row) => facts[row].status !== "badged" && table.keys[ranking][row] !== null);
     if (!rows.length) return "";
     const first = rows.reduce((one, other) => (value(other) > value(one) ? other : one));
     const name = cells[first][1].querySelector("a").textContent, score = cells[first][ranking].querySelector("b").textContent;
@@ -247,7 +191,7 @@
     const tasks = heads.filter((head) => head.task);
     const picked = shown.filter((head) => head.task);
     const hidden = boxes.filter((box, at) => box && !box.checked && !heads[at].task);
-    const [at, way] = board.order()[0] ?? [];
+    const { at, way } = table.order ?? {};
     const key = way ? heads[at].key : "", ranks = way && heads[at].score && way === heads[at].first;
     return {
       rank: ranks ? key : "",
@@ -277,17 +221,19 @@
     const ranked = heads.findIndex(({ key, score }) => score && key === wanted.rank);
     const at = ranked < 0 ? heads.findIndex(({ key }) => key === wanted.sort?.replace(/^-/, "")) : ranked;
     const way = ranked < 0 ? (wanted.sort?.startsWith("-") ? "desc" : "asc") : heads[at].first;
-    board.order(at < 0 ? [] : [[at, way]]);
+    table.order = at < 0 ? null : { at, way };
     draw();
   }
 
   function draw() {
     wanted = terms(search.value);
-    boxes.forEach((box, at) => { if (box) board.column(at).visible(box.checked, false); });
-    rank();
-    board.draw();
-    if (!sorters().includes(document.activeElement)) rove(sorters()[0]);
-    const rows = board.rows({ search: "applied" }).count();
+    const before = ranking;
+    ranking = table.order && heads[table.order.at].score ? table.order.at : own;
+    rankers.value = heads[ranking]?.key ?? "";
+    if (ranking !== before) showPasses();
+    table.draw((row) => fits(facts[row]), boxes.map((box) => box?.checked ?? true), nothing);
+    if (ranking !== before) showRanks(before);  // most rows are not in the page now
+    const rows = table.shown.length;
     count.textContent = rows === facts.length ? `${rows} rows` : `${rows} of ${facts.length} rows`;
     passes.say(best());
   }
@@ -296,19 +242,15 @@
     BoardAddress.write(view());
     reset.hidden = !BoardAddress.written;
   };
-  const changed = () => { draw(); keep(); };
+  const changed = () => {
+    table.prepare();
+    draw();
+    keep();
+  };
   for (const control of [search, ...Object.values(selects), ...boxes.filter(Boolean), detailed, passes.range]) {
     control.addEventListener("input", changed);
   }
-  board.on("order", () => {
-    const again = rank();  // before the rows are drawn in that order
-    setTimeout(() => {
-      const third = board.order()[0]?.[1] === "";  // a third click: the order of the ranks again
-      if (third) board.order([]);
-      if (third || again) draw();
-      keep();
-    });
-  });
+  table.onOrder = changed;
   columns.addEventListener("keydown", (event) => {
     if (event.key === "Escape" && columns.open) { columns.open = false; columns.firstElementChild.focus(); }
   });
@@ -319,13 +261,12 @@
   reset.hidden = !Object.values(view()).some(Boolean);
 
   async function download(kind) {
-    const rows = board.rows({ search: "applied", order: "applied" }).indexes().toArray();
     const shown = new Set(heads.filter((_, at) => !boxes[at] || boxes[at].checked).map((head) => head.key));
     try {
       const data = await BoardDownload.load(element.dataset.source);
       const tasks = heads.filter((head) => head.task).map((head) => shown.has(head.key));
-      if (kind === "csv") BoardDownload.save(`${element.dataset.name}.csv`, BoardDownload.csv(data, rows, shown), "text/csv");
-      else BoardDownload.save(`${element.dataset.name}.json`, BoardDownload.json(data, rows, tasks), "application/json");
+      if (kind === "csv") BoardDownload.save(`${element.dataset.name}.csv`, BoardDownload.csv(data, table.shown, shown), "text/csv");
+      else BoardDownload.save(`${element.dataset.name}.json`, BoardDownload.json(data, table.shown, tasks), "application/json");
     } catch (error) {
       count.textContent = `Download failed: ${error.message}`;
     }

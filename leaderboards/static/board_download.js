@@ -4,11 +4,10 @@
 
 const BoardDownload = {
   data: null,
-  loaded: null,
 
   load(source) {
     BoardDownload.data ??= new Promise((resolve, reject) => {
-      window.dareBoard = (data) => { BoardDownload.loaded = data; resolve(data); };
+      window.dareBoard = resolve;
       const script = document.createElement("script");
       script.src = source;
       script.addEventListener("error", () => { BoardDownload.data = null; reject(new Error(`${source} is missing`)); });

@@ -140,7 +140,7 @@ def test_search_and_filters_narrow_and_say_how_many_are_left(look: Look, board: 
 @pytest.mark.parametrize("phone", [True, False], ids=["phone", "desk"])
 def test_a_search_without_a_hit_says_so_and_offers_all_rows(look: Look, board: Path, phone: bool) -> None:
     page = look(board, query="?q=nothing+like+it", phone=phone)
-    cell = page.locator("td.dt-empty")
+    cell = page.locator("td.empty")
     assert cell.evaluate("cell => cell.scrollWidth <= cell.clientWidth") and fits(page) and faults(page) == []
     cell.get_by_role("button", name="Show all rows").click()
     assert shown(page) == ALL and query(page) == ""

@@ -176,6 +176,6 @@ def test_equal_runs_give_equal_files(tmp_path: Path) -> None:
     names = sorted(
         path.relative_to(outs[0]) for path in outs[0].rglob("*") if path.suffix in (*SUFFIXES, ".svg", ".xml")
     )
-    assert len(names) == 7  # with the README of the vendored script
+    assert len(names) == 6
     for name in [*names, Path("data/changes.json"), Path("changes.html")]:
         assert (outs[0] / name).read_bytes() == (outs[1] / name).read_bytes(), name

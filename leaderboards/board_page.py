@@ -33,7 +33,7 @@ FIRST = "table.html"
 """The page of a site's first board."""
 NAME, LINE = 36, 62
 """Characters of a name that is not cut, and of a name with its badges and chips that fit on one line."""
-SCORE_FIELDS = ("value", "lo", "hi", "n", "tier", "fingerprint")
+SCORE_FIELDS = ("value", "lo", "hi", "n", "nfe_per_request", "tier", "fingerprint")
 _ROW_FIELDS = {
     "rank": ("rank", "rank_shared"),
     "model": ("name", "model", "family", "settings_text", "seeds", "status", "badges", "created", "run_id"),
@@ -101,6 +101,7 @@ def _score_record(cell: RunScore) -> dict[str, Any]:
         **{field.name: getattr(cell.score, field.name) for field in fields(cell.score)},
         "is_share": cell.score.is_share,
         **spread,
+        "nfe_per_request": cell.nfe_per_request,
         "shots": cell.shots,
         "page": cell.entry.page,
     }

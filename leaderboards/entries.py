@@ -337,9 +337,8 @@ def _add_block(entry: BoardEntry, run: Run, block: Block) -> None:
     entry.published = [_published(run, recipe) for recipe in block.recipes]
     for name in entry.contexts:
         tasks = [block.tasks[task] for task in members(run.results, name) if task in block.tasks]
-        requests = sum(task.requests for task in tasks)
-        if requests and all(task.nfe is not None for task in tasks):
-            entry.task_nfe[name] = sum(task.nfe or 0 for task in tasks) / requests
+        if (passes := run.nfe_per_request(name)) is not None:
+            entry.task_nfe[name] = passes
         if any(task.decoding for task in tasks):
             entry.generated |= {name}
 

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Literal
 
-from dare_bench.formatting import NONE, decimals_of
+from dare_bench.formatting import NONE, decimals_of, figure
 from dare_bench.reports.elements import escaped
 from dare_bench.reports.score_table import MARK_NOTES, ExportCell, ExportColumn, Mark, ScoreTable
 from dare_bench.runs.text import no_formula, visible
@@ -32,15 +32,20 @@ def render(
     *,
     intervals: Intervals = "range",
     fingerprints: bool = False,
+    passes: bool = False,
     caption: str | None = None,
 ) -> str:
     """The table as text. ``intervals``: after each value nothing, ± half the interval's width, or both ends: in
-    Markdown as they are, in LaTeX as distances in a sub- and a superscript. CSV always has ends and fingerprints in
-    separate columns, and unrounded values."""
+    Markdown as they are, in LaTeX as distances in a sub- and a superscript. ``passes``: a column of forward passes per
+    request after each task that generates. CSV always has ends, passes and fingerprints in separate columns, and
+    unrounded values."""
     if style == "csv":
         return _csv(table)
-    columns = _text_columns(table, intervals, fingerprints)
-    return (_markdown if style == "markdown" else _latex)(columns, [*_notes(table, style, intervals)], caption)
+    columns = _text_columns(table, intervals, fingerprints, passes)
+    notes = [*_notes(table, style, intervals)]
+    if passes:
+        notes.append("NFE: forward passes per request.")
+    return (_markdown if style == "markdown" else _latex)(columns, notes, caption)
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,7 +68,7 @@ class _TextColumn:
     numeric: bool = False
 
 
-def _text_columns(table: ScoreTable, intervals: Intervals, fingerprints: bool) -> list[_TextColumn]:
+def _text_columns(table: ScoreTable, intervals: Intervals, fingerprints: bool, passes: bool) -> list[_TextColumn]:
     columns = [_TextColumn("checkpoint", [_TextCell(row.name) for row in table.rows])]
     if any(row.rank for row in table.rows):
         columns.insert(0, _TextColumn("rank", [_TextCell(row.rank or NONE) for row in table.rows]))
@@ -73,6 +78,9 @@ def _text_columns(table: ScoreTable, intervals: Intervals, fingerprints: bool) -
         head = column.name if column.n is None else f"{column.name} (n={column.n})"
         cells = [_cell(cell, column, intervals) if (cell := row.cells[at]) else _TextCell(NONE) for row in table.rows]
         columns.append(_TextColumn(head, cells, numeric=True))
+        known = [cell.passes if (cell := row.cells[at]) else None for row in table.rows]
+        if passes and any(known):
+            columns.append(_TextColumn(f"{column.name} NFE", [_TextCell(figure(each)) for each in known], numeric=True))
     if fingerprints:  # in the order of the columns
         prints = [" ".join(cell.score.fingerprint[:8] if cell else NONE for cell in row.cells) for row in table.rows]
         columns.append(_TextColumn("settings fingerprint", [_TextCell(text) for text in prints]))
@@ -162,7 +170,7 @@ def _csv(table: ScoreTable) -> str:
     """One line for each row, with unrounded values for programs."""
     file = io.StringIO()
     out = csv.writer(file, lineterminator="\n")
-    fields = ("", " lo", " hi", " n", " tier", " marks", " fingerprint")
+    fields = ("", " lo", " hi", " n", " nfe_per_request", " tier", " marks", " fingerprint")
     names = [_plain(column.name) for column in table.columns]
     out.writerow(["checkpoint", "settings", *(f"{name}{part}" for name in names for part in fields)])
     for row in table.rows:
@@ -173,6 +181,7 @@ def _csv(table: ScoreTable) -> str:
                 continue
             score = cell.score
             line += [score.value, *("" if bound is None else bound for bound in (score.lo, score.hi)), score.n]
+            line.append("" if cell.passes is None else cell.passes)
             line += [score.exactness, " ".join(cell.marks), score.fingerprint]
         out.writerow(line)
     return file.getvalue()

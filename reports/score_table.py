@@ -45,10 +45,12 @@ _COMPARED: frozenset[Mark] = frozenset({"approximate"})
 
 @dataclass(slots=True)
 class ExportCell:
-    """One score of a row. ``best``: the best of its column, or one whose interval overlaps the best one's."""
+    """One score of a row. ``best``: the best of its column, or one whose interval overlaps the best one's. ``passes``:
+    forward passes per request, where the run recorded them by task."""
 
     score: Score
     marks: tuple[Mark, ...] = ()
+    passes: float | None = None
     best: bool = False
 
 
@@ -249,7 +251,9 @@ def _cells(of_task: Sequence[tuple[Run, Score] | None], key: str) -> list[Export
     dated = [answer and _dated(*answer) for answer in answers]
     question = current(filter(None, dated))
     return [
-        ExportCell(score.score, tuple(_marks(answer[0], score, question))) if answer and score else None
+        ExportCell(score.score, tuple(_marks(answer[0], score, question)), answer[0].nfe_per_request(score.score.task))
+        if answer and score
+        else None
         for answer, score in zip(answers, dated, strict=True)
     ]
 

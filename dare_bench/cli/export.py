@@ -40,13 +40,14 @@ def table(
     fingerprints: Annotated[
         bool, typer.Option("--fingerprints", help="Add a column of settings fingerprints.")
     ] = False,
+    nfe: Annotated[bool, typer.Option("--nfe", help="Add forward passes per request (NFE) after each task.")] = False,
     caption: Annotated[str | None, typer.Option(help="Caption above the table.")] = None,
 ) -> None:
     """Write runs as a table.
 
     The table has one row per checkpoint and one column per task; partial scores are marked. Bold marks the best score
     of a column and all scores whose intervals overlap its interval. CSV has plain numbers, both ends of the interval,
-    and the settings fingerprint.
+    the forward passes per request, and the settings fingerprint.
 
     Example: dare-bench export table out/trained/runs --format latex -o table.tex
     """
@@ -61,7 +62,7 @@ def table(
         if not run.scores():
             echo_error(f"left out: {run.path} has no score (status {run.status})")
     scores = score_table(opened, columns)
-    text = render(scores, format, intervals=interval, fingerprints=fingerprints, caption=caption)
+    text = render(scores, format, intervals=interval, fingerprints=fingerprints, passes=nfe, caption=caption)
     if output is None:
         echo(text.removesuffix("\n"), whole=True)
         return

@@ -172,6 +172,14 @@ class Run:
         tasks = members(self.results, name)
         return sum(failure.task in tasks for failure in self.block.failures) if self.block else 0
 
+    def nfe_per_request(self, name: str) -> float | None:
+        """Forward passes per request of a task or group; None if the run did not record them by task."""
+        block = self.block
+        tasks = [block.tasks[task] for task in members(self.results, name) if task in block.tasks] if block else []
+        requests = sum(task.requests for task in tasks)
+        passes = [task.nfe for task in tasks if task.nfe is not None]
+        return sum(passes) / requests if requests and len(passes) == len(tasks) else None
+
     def edited(self, task: str) -> bool | None:
         """Was the task's samples file changed after the run wrote it? None: unknown (older runs), or there is no file.
         Reads the whole file.

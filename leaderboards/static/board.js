@@ -146,9 +146,10 @@
       was?.classList.remove("ranks");
       was?.querySelector(".bar")?.remove();
       if (cell?.dataset.order) cell.classList.add("ranks");
-      if (cell?.dataset.interval) drawInterval(cell);
-      row[0].textContent = cell?.dataset.band ?? "–";
-      row[0].parentNode.classList.toggle("off", !cell?.dataset.band);
+      const [band, left, right] = cell?.dataset.rank?.split(" ") ?? [];
+      if (right) drawInterval(cell, Number(left), Number(right));
+      row[0].textContent = band || "–";
+      row[0].parentNode.classList.toggle("off", !band);
     });
   }
 
@@ -156,9 +157,8 @@
     innerHTML: '<svg class="bar" viewBox="0 0 100 8" preserveAspectRatio="none" aria-hidden="true"><path d="M0 4h100"/><path/><path/></svg>',
   }).content.firstElementChild;
 
-  function drawInterval(cell) {
-    const [left, right] = cell.dataset.interval.split(" ").map(Number), middle = 100 * cell.dataset.order;
-    const text = cell.querySelector("b");
+  function drawInterval(cell, left, right) {
+    const middle = 100 * cell.dataset.order, text = cell.querySelector("b");
     const bar = document.importNode(emptyBar, true);
     bar.children[1].setAttribute("d", `M${left} 4h${Math.max(right - left, 0.5)}`);
     bar.children[2].setAttribute("d", `M${Math.min(Math.max(middle, 0.7), 99.3)} 0v8`);

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import csv
 import json
 from pathlib import Path
 from typing import Any
@@ -21,7 +22,8 @@ def test_the_slider_limits_the_passes_of_the_task_that_ranks(look: Look, tmp_pat
     """A run of two tasks, 10 and 3 passes a request, and one of the first task alone: as equal as they are."""
     board = tmp_path / "board.yaml"
     board.write_text("title: x\nrank_by: dare_sudoku\n")
-    for name, costs in {"both": {"dare_sudoku": 10, "dare_arithmetic": 3}, "alone": {"dare_sudoku": 10}}.items():
+    costs_of = {"both": {"dare_sudoku": 10, "dare_arithmetic": 3}, "alone": {"dare_sudoku": 10}}
+    for name, costs in costs_of.items():
         run = make_run(tmp_path / "runs", name, model=name, content=name, tasks=dict.fromkeys(costs, 0.5))
         (file,) = run.glob("results_*.json")
         results = json.loads(file.read_text())
@@ -31,6 +33,11 @@ def test_the_slider_limits_the_passes_of_the_task_that_ranks(look: Look, tmp_pat
         file.write_text(json.dumps(results))
     build(tmp_path / "runs", tmp_path / "site", samples=False, board=str(board))
     table = tmp_path / "site" / "table.html"
+    rows = {row["name"]: row for row in json.loads((tmp_path / "site/data/board.json").read_text())["rows"]}
+    assert rows["both"]["nfe_per_request"] == 6.5, "over both tasks"
+    assert {task: score["nfe_per_request"] for task, score in rows["both"]["scores"].items()} == costs_of["both"]
+    with (tmp_path / "site/data/board.csv").open() as file:
+        assert {line["dare_sudoku nfe_per_request"] for line in csv.DictReader(file)} == {"10.0"}
     words, passes = ".passes span", "td[data-of=NFE]"
     page = look(table, scripts=False)
     assert page.locator(passes).all_inner_texts() == ["10.0", "10.0"]

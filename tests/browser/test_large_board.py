@@ -175,6 +175,7 @@ def test_a_number_of_passes_leaves_the_rows_within_it_and_names_the_best(look: L
     values = [float(text) for text in page.locator("td[data-of=task_07] b").all_inner_texts()]
     assert len(values) == 150 and f" {max(values):.1f} (" in words.inner_text()
     page.get_by_role("button", name="Reset").click()
+    settle(page)
     assert shown.count() == 300
 
 

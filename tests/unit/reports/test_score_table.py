@@ -300,7 +300,21 @@ def test_csv_has_plain_numbers_and_no_formulas(tmp_path: Path) -> None:
     (row,) = csv.DictReader(io.StringIO(render(built, "csv")))
     assert row["checkpoint"] == "'=HYPERLINK(1)" and row["t"] == "0.9" and row["t n"] == "20"
     assert float(row["t lo"]) < 0.9 < float(row["t hi"])
+    assert row["t nfe_per_request"] == ""
     assert row["t marks"] == "limited" and row["t tier"] == "E1" and len(row["t fingerprint"]) == 16
+
+
+def test_forward_passes_stand_after_the_task_that_has_them(tmp_path: Path) -> None:
+    def spend(results: dict[str, Any]) -> None:
+        of_task = results["dare_bench"]["tasks"]["gsm8k"]
+        of_task["nfe"] = 16 * of_task["requests"]
+
+    built = table(edit(make_run(tmp_path, "r", tasks={"gsm8k": 0.5, "arc": 0.5}), spend))
+    head, _, line = render(built, intervals="none", passes=True).splitlines()[:3]
+    assert head == "| checkpoint | gsm8k (n=20) | gsm8k NFE | arc (n=20) |"
+    assert line == "| tiny-llada | 50.0 | 16.0 | 50.0 |"
+    (row,) = csv.DictReader(io.StringIO(render(built, "csv")))
+    assert row["gsm8k nfe_per_request"] == "16.0" and row["arc nfe_per_request"] == ""
 
 
 def test_one_model_is_one_row_whatever_asked_it(tmp_path: Path) -> None:

@@ -8,10 +8,11 @@ from typing import Any
 import pytest
 import toy_source
 from run_factory import alter, make_run
-from site_pages import rows_of
+from site_pages import Page, rows_of
 from toy_model import ToyModel
 
 from dare_bench.engine.evaluate import evaluate
+from dare_bench.leaderboards.builder import build
 from dare_bench.runs.schema import UNSAFE_ALLOWED
 
 toy_source.register()
@@ -35,13 +36,13 @@ def test_runs_of_one_checkpoint_with_other_tasks_share_a_row(tmp_path: Path) -> 
 def test_what_differs_keeps_runs_apart(tmp_path: Path) -> None:
     make_run(tmp_path, "a", tasks={"a": 0.5})
     for name, change in {
+        "settings": {"decoding_requested": {"steps": 8}},
         "other-content": {"model__content_hash": "sha256:" + "cd" * 32},
         "other-name": {"model__name": "other", "spec": {"model": "other"}},
         "adapter": {"model__adapter_hash": "sha256:" + "ef" * 32},
         "dtype": {"model__dtype": "bfloat16"},
         "seeds": {"seeds": [1, 1, 1, 1]},
         "hardware": {"environment": {"gpu": "NVIDIA H200"}},
-        "settings": {"decoding_requested": {"steps": 8}},
         "family": {"model__family": "llada2.1"},
         "estimator": {"spec": {"likelihood": {"mc_num": 1}}},
         "estimator-draws": {"spec": {"likelihood": {"mc_num": 16}}},
@@ -53,6 +54,16 @@ def test_what_differs_keeps_runs_apart(tmp_path: Path) -> None:
         make_run(tmp_path, name, tasks={"b": 0.5})
         alter(tmp_path / name, **change)
     assert all(len(row.entries) == 1 for row in rows_of(tmp_path))
+
+
+def test_a_row_says_how_many_runs_it_has(tmp_path: Path) -> None:
+    make_run(tmp_path, "a", tasks={"a": 0.5})
+    make_run(tmp_path, "b", tasks={"b": 0.5})
+    make_run(tmp_path, "other", tasks={"c": 0.5}, decoding={"steps": 8})
+    assert together(tmp_path) == [{"a", "b"}, {"other"}]
+    build(tmp_path, tmp_path / "site", samples=False)
+    text = Page(tmp_path / "site/table.html").text
+    assert "2 runs, the newest of 2026-" in text and "· run of 2026-" in text
 
 
 def test_the_same_task_twice_is_two_rows(tmp_path: Path) -> None:

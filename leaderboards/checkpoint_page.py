@@ -162,7 +162,7 @@ def _method_names(groups: Sequence[Sequence[tuple[RunScore, float]]]) -> list[st
     for group in groups:
         settings = [own.entry.settings.split(", ") for own, _ in group]
         common.append(", ".join(part for part in settings[0] if all(part in other for other in settings)))
-    return [name or own for name, own in zip(varying(common), common, strict=True)]
+    return [name or "default" for name in varying(common)] if len(common) > 1 else common
 
 
 def _point(own: RunScore, passes: float) -> CurvePoint:

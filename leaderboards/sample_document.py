@@ -134,7 +134,7 @@ def render_document(
     texts = [answer.text for answer in view.answers[:_COMPARED]] if view.kind == "generate" else [gist]
     read = result.filtered if view.kind == "generate" and not _unchanged(result, view) else None
     answers = [
-        line.question,
+        visible(_asked(document, view), 400),
         visible(view.target, 400),
         [visible(text, _COMPARED_TEXT) for text in texts],
         None if read is None else visible(read, 400),
@@ -144,15 +144,23 @@ def render_document(
 
 
 def question_of(document: Document, view: DocumentView) -> str:
-    """What a document asks, in one line: the data set's question, else the end of the prompt, which begins with
-    instructions and examples."""
+    """What a document asks, in one line."""
+    text = _asked(document, view)
+    if not text.startswith("…"):
+        return one_line(text[:400], 90)
+    text = one_line(text, 400)
+    return text if len(text) <= 90 else f"…{text[-89:]}"
+
+
+def _asked(document: Document, view: DocumentView) -> str:
+    """The data set's question, else the end of the prompt, which begins with instructions and examples."""
     doc = document.rows[0].get("doc")
     fields = doc if isinstance(doc, dict) else {}
     asked = next((text for name in _QUESTIONS if isinstance(text := fields.get(name), str) and text.strip()), None)
     if asked is not None:
-        return one_line(asked[:400], 90)
-    text = one_line(view.prompts[0][-400:], 400) if view.prompts else ""
-    return text if len(text) <= 90 else f"…{text[-89:]}"
+        return asked
+    prompt = view.prompts[0] if view.prompts else ""
+    return prompt if len(prompt) <= 400 else f"…{prompt[-399:]}"
 
 
 @cache

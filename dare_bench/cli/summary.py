@@ -87,12 +87,15 @@ def incomplete(runs: Sequence[Run], reasons: Sequence[str] = ()) -> IncompleteEr
     return IncompleteError("incomplete: " + ("; ".join(parts) or "a run is not complete; run the same command again"))
 
 
-def print_runs(results: Sequence[tuple[str, Run | None, str | None]], verbose: bool = False) -> None:
+def print_runs(
+    results: Sequence[tuple[str, Run | None, str | None]], verbose: bool = False, *, names: str = "benchmark"
+) -> None:
     """Print several runs: the headline score of each, then the reasons of the missing ones, then the results files.
 
     Args:
         results: name, run, and the reason why there is no run.
         verbose: print all settings too.
+        names: the heading of the names.
     """
     console = plain_console()
     rows = [
@@ -108,8 +111,8 @@ def print_runs(results: Sequence[tuple[str, Run | None, str | None]], verbose: b
         if run is not None
         for score in _headlines(run)
     ]
-    names = ("benchmark", "score of", "value", "95% interval", "n", "extracted", "tier", "status")
-    console.print(plain_table(names, rows, right=_NUMBERS, optional=("extracted", "tier", "n", "score of")))
+    heads = (names, "score of", "value", "95% interval", "n", "extracted", "tier", "status")
+    console.print(plain_table(heads, rows, right=_NUMBERS, optional=("extracted", "tier", "n", "score of")))
     for name, _, reason in results:
         if reason is not None:
             echo(f"NOT RUN: {name}: {reason}")

@@ -167,7 +167,7 @@ def _train(method: str, options: Mapping[str, FieldInfo], flags: dict[str, Any],
         echo_json({"path": str(trained.path), "runs": runs, "not_run": list(trained.not_run)})
     else:
         if trained.runs:
-            print_runs([(run.path.name, run, None) for run in trained.runs])
+            print_runs([(run.path.name, run, None) for run in trained.runs], names="run")
         echo(trained.path)
     if trained.not_run or any(run.status != "complete" for run in trained.runs):
         raise incomplete(trained.runs, trained.not_run)

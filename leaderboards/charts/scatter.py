@@ -173,7 +173,7 @@ def scatter(
     brief = len(marks) >= _MANY
     chart.parts += [_link(mark, ident, x_unit or x_title, percent, brief) for mark in marks]
     chart.parts.append(_names(marks, corners, better, upright))
-    chart.legend = _legend(drawn, families, bool(members))
+    chart.legend = _legend(drawn, families, better if members else None)
     if len(drawn) < len(points):
         left_out = len(points) - len(drawn)
         runs = "1 run is" if left_out == 1 else f"{left_out} runs are"
@@ -284,11 +284,14 @@ def _names(marks: Sequence[_Mark], corners: Sequence[tuple[float, float]], bette
     return f'<g class="names" aria-hidden="true">{"".join(names)}</g>' if names else ""
 
 
-def _legend(drawn: Sequence[Point], families: Mapping[str, int], has_frontier: bool) -> list[str]:
+_FRONTIER = {"left": "no other run is as good with fewer passes", "right": "no other run is as good and faster"}
+
+
+def _legend(drawn: Sequence[Point], families: Mapping[str, int], frontier_of: BetterX | None) -> list[str]:
     counts = Counter(point.family for point in drawn)
     legend = [frame.key(name or "other", number, counts[name]) for name, number in families.items() if counts[name]]
-    if has_frontier:
-        legend.append(frame.sign("stairs", "M-8 5H-1V-4H8", "Pareto frontier: no run is better in both"))
+    if frontier_of:
+        legend.append(frame.sign("stairs", "M-8 5H-1V-4H8", f"Pareto frontier: {_FRONTIER[frontier_of]}"))
     if any(point.x_range for point in drawn):
         legend.append(frame.sign("replicates", "M-8 0H8", "slowest to fastest of replicates"))
     if any(point.approximate for point in drawn):

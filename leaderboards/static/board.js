@@ -109,10 +109,11 @@
   };
   narrow.addEventListener("change", unfold);
   unfold();
+  const views = ["CSV", "JSON"].map((name) => button(name, () => download(name.toLowerCase())));
   const tools = document.querySelector(".tools");
   tools.append(field("Search", search), filters,
-    make("div", { className: "right" }, count, make("div", { className: "view" }, "this view: ",
-      button("CSV", () => download("csv")), button("JSON", () => download("json")))));
+    make("div", { className: "right" }, count, make("div", { className: "view" }, "this view: ", ...views)));
+  rove(views[0].parentNode, () => views);
   tools.setAttribute("role", "search");
   tools.setAttribute("aria-label", "Rows and columns of the board");
 

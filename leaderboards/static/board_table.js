@@ -18,17 +18,16 @@ class BoardTable {
       return this.cells.map((row) => (texts ? row[at].textContent.toLowerCase() : BoardTable.number(row[at].dataset.order)));
     });
     this.sorters = this.heads.map((head) => {
-      const button = Object.assign(document.createElement("button"), { type: "button", className: "sort", tabIndex: -1 });
+      const button = Object.assign(document.createElement("button"), { type: "button", className: "sort" });
       button.append(...head.childNodes);
       head.append(button);
       return button;
     });
-    this.sorters[0].tabIndex = 0;
     this.headRow.addEventListener("click", ({ target }) => {
       const at = this.heads.indexOf(target.closest("th"));
       if (at >= 0) this.turn(at);
     });
-    this.rove();
+    rove(this.headRow, () => this.sorters.filter((sorter) => sorter.isConnected));
   }
 
   static number(text) {
@@ -48,20 +47,6 @@ class BoardTable {
 
   first(at) {
     return this.heads[at].dataset.first ?? "asc";
-  }
-
-  // The headings are one tab stop, with arrow keys between them.
-  rove() {
-    this.headRow.addEventListener("focusin", ({ target }) => {
-      for (const sorter of this.sorters) sorter.tabIndex = sorter === target ? 0 : -1;
-    });
-    this.headRow.addEventListener("keydown", (event) => {
-      const each = this.sorters.filter((sorter) => sorter.isConnected), at = each.indexOf(event.target);
-      const next = { ArrowRight: at + 1, ArrowLeft: at - 1, Home: 0, End: each.length - 1 }[event.key];
-      if (at < 0 || !each[next]) return;
-      event.preventDefault();
-      each[next].focus();
-    });
   }
 
   // Numbers of the rows that ``fits`` lets through, in their order; rows without a value are last in both directions.

@@ -50,17 +50,8 @@ for (const figure of document.querySelectorAll("figure.chart")) {
 
   // From left to right, regardless of the order in which they are drawn.
   const order = links.map((link) => [link, middle(link)]).sort(([, a], [, b]) => a.x - b.x || b.y - a.y).map(([link]) => link);
-  order.forEach((link, at) => link.setAttribute("tabindex", at === 0 ? "0" : "-1"));
-  svg.addEventListener("keydown", (event) => {
-    if (event.key === "Escape") return hide();
-    const at = order.indexOf(document.activeElement);
-    const next = { ArrowRight: at + 1, ArrowUp: at + 1, ArrowLeft: at - 1, ArrowDown: at - 1, Home: 0, End: order.length - 1 }[event.key];
-    if (at < 0 || next === undefined || !order[next]) return;
-    event.preventDefault();
-    order[at].setAttribute("tabindex", "-1");
-    order[next].setAttribute("tabindex", "0");
-    order[next].focus();
-  });
+  rove(svg, () => order);
+  svg.addEventListener("keydown", (event) => { if (event.key === "Escape") hide(); });
 
   // The legend: pointing at a family, or pressing its button, dims the others.
   const entries = [...figure.querySelectorAll(".chart-legend .family")];
@@ -69,7 +60,7 @@ for (const figure of document.querySelectorAll("figure.chart")) {
   const marks = [...svg.querySelectorAll("a[class^=f], g.series")];
   let pressed = null;
   const lift = (wanted) => marks.forEach((mark) => mark.classList.toggle("off", wanted !== null && family(mark) !== wanted));
-  for (const entry of entries) {
+  const buttons = entries.map((entry) => {
     const button = document.createElement("button");
     button.type = "button";
     button.setAttribute("aria-pressed", "false");
@@ -82,5 +73,7 @@ for (const figure of document.querySelectorAll("figure.chart")) {
       entries.forEach((each) => each.firstChild.setAttribute("aria-pressed", String(family(each) === pressed)));
       lift(pressed);
     });
-  }
+    return button;
+  });
+  rove(entries[0].parentNode, () => buttons);
 }

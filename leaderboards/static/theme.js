@@ -34,6 +34,7 @@
     const show = () => buttons.forEach((button, at) =>
       button.setAttribute("aria-pressed", String(CHOICES[at] === (root.dataset.theme ?? "auto"))));
     show();
+    rove(group, () => buttons, buttons.find((button) => button.ariaPressed === "true"));
     document.querySelector("header.site > .theme")?.append(group);
     addEventListener("storage", (event) => { if (event.key === KEY) { apply(event.newValue); show(); } });
   });

@@ -14,7 +14,8 @@ from dare_bench.leaderboards.rendering import HERE
 HEAD = (
     '<!doctype html><html lang="en"><head><meta charset="utf-8"><title>charts</title><link rel="icon" href="data:,">'
     '<meta name="viewport" content="width=device-width, initial-scale=1"><link rel="stylesheet" href="site.css">'
-    '<link rel="stylesheet" href="charts.css"><script src="charts.js" defer></script>'
+    '<link rel="stylesheet" href="charts.css"><script src="site.js" defer></script>'
+    '<script src="charts.js" defer></script>'
 )
 POLICY = (
     "<meta http-equiv=\"Content-Security-Policy\" content=\"default-src 'none'; style-src 'self' file:; "
@@ -35,7 +36,7 @@ def write(folder: Path) -> Path:
     drawn = training_curves(
         series, ident="drawn", title="Training", y_title="exact match", base=Base("start", 0.1, "#there")
     )
-    for name in ("site.css", "charts.css", "charts.js"):
+    for name in ("site.css", "charts.css", "site.js", "charts.js"):
         shutil.copy(HERE / "static" / name, folder / name)
     page = folder / "index.html"
     page.write_text(

@@ -183,6 +183,8 @@ def test_a_changed_document_shows_both_answers_and_their_difference(look: Look, 
     details.locator(".side").nth(1).wait_for()
     first, second = compare([Run(root / "r9"), Run(root / "r1")]).documents(item, changed[0])
     sides = details.locator(".side pre")
+    question = details.locator(".body > pre").first.inner_text()
+    assert question == first.rows[0]["doc"]["question"] and "\n" in question, "its lines are kept"
     assert sides.nth(0).inner_text() == first.rows[0]["resps"][0][0]
     after = second.rows[0]["resps"][0][0]
     kept = sides.nth(1).evaluate(

@@ -138,8 +138,11 @@ def echo_checks(checks: Iterable[Check], *, json: bool) -> None:
 
 
 def echo_error(text: object) -> None:
-    """Print one line on stderr."""
-    print(visible(str(text)).replace("\n", "␊"), file=sys.stderr, flush=True)
+    """Print one line on stderr; a terminal gets it wrapped at spaces."""
+    line = visible(str(text)).replace("\n", "␊")
+    print(
+        wrapped(line, shutil.get_terminal_size().columns) if sys.stderr.isatty() else line, file=sys.stderr, flush=True
+    )
 
 
 def log_to_stderr() -> None:

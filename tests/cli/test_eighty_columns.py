@@ -32,15 +32,15 @@ class Terminal(io.StringIO):
         return True
 
 
-def printed(monkeypatch: pytest.MonkeyPatch, *words: str) -> list[str]:
-    """The lines that a command prints in a terminal of 80 columns."""
+def printed(monkeypatch: pytest.MonkeyPatch, *words: str, code: int = 0) -> list[str]:
+    """The lines that a command prints in a terminal of 80 columns; of one that fails (``code``) those on stderr."""
     terminal = Terminal()
     monkeypatch.setenv("COLUMNS", "80")
-    monkeypatch.setattr(sys, "stdout", terminal)
+    monkeypatch.setattr(sys, "stderr" if code else "stdout", terminal)
     with pytest.raises(SystemExit) as left:
         main(words)
     monkeypatch.undo()
-    assert left.value.code in (0, None), words
+    assert (left.value.code or 0) == code, words
     return [line.rstrip() for line in COLOR.sub("", terminal.getvalue()).splitlines()]
 
 
@@ -101,6 +101,20 @@ def test_no_line_is_longer_and_no_cell_is_folded(
     for head, first in pairwise(lines):
         if head.startswith("task ") and "95%" in head:  # a folded interval goes on below its cell
             assert re.search(r"\d%? to \d|─", first), (head, first)
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        "show out/a-run-that-was-never-made-or-is-in-another-folder-0123abcd",
+        "eval --model nothing --tasks dare_sudoku",
+        "train sft --model tiny-llada --task dare_sort",
+        "compare out/one out/other",
+    ],
+)
+def test_an_error_is_wrapped_at_spaces(words: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    lines = printed(monkeypatch, *words.split(), code=2)
+    assert lines[0].startswith("error: ") and too_long(lines) == []
 
 
 def test_columns_that_matter_least_are_left_out(runs: Path, monkeypatch: pytest.MonkeyPatch) -> None:

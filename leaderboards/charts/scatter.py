@@ -168,11 +168,11 @@ def scatter(
     marks.sort(key=lambda mark: (mark.point.ranked, mark.member, mark.x))  # the frontier's members lie on top
     corners = _stairs([mark for mark in marks if mark.member], better, upright)
     chart.parts += [_shapes(ident, marks), _dominated_area(corners, upright)]
-    if joined:
-        chart.parts += _joined(marks)
+    lines = _lines(marks) if joined else []
+    chart.parts += _joined(lines)
     brief = len(marks) >= _MANY
     chart.parts += [_link(mark, ident, x_unit or x_title, percent, brief) for mark in marks]
-    chart.parts.append(_names(marks, corners, better, upright))
+    chart.parts.append(_names(marks, corners, lines, better, upright))
     chart.legend = _legend(drawn, families, better if members else None)
     if len(drawn) < len(points):
         left_out = len(points) - len(drawn)
@@ -246,13 +246,17 @@ def _dominated_area(corners: Sequence[tuple[float, float]], upright: BetterY) ->
     return f'<g aria-hidden="true"><path class="reach" d="{line}V{edge}z"/><path class="stairs" d="{line}"/></g>'
 
 
-def _joined(marks: Sequence[_Mark]) -> list[str]:
-    """A line through the ranked marks of each name that has several."""
+def _lines(marks: Sequence[_Mark]) -> list[list[_Mark]]:
+    """The ranked marks of each name that has several, from left to right."""
     by_name: dict[str, list[_Mark]] = defaultdict(list)
     for mark in sorted(marks, key=lambda mark: mark.x):
         if mark.point.ranked:
             by_name[mark.point.name].append(mark)
-    lines = [own for own in by_name.values() if len(own) > 1]
+    return [own for own in by_name.values() if len(own) > 1]
+
+
+def _joined(lines: Sequence[Sequence[_Mark]]) -> list[str]:
+    """A line through the marks of each name."""
     thin = " thin" * (len(lines) > _LINES)
     return [
         f'<g class="series f{own[0].number}{thin * (not any(mark.member for mark in own))}" aria-hidden="true">'
@@ -261,7 +265,13 @@ def _joined(marks: Sequence[_Mark]) -> list[str]:
     ]
 
 
-def _names(marks: Sequence[_Mark], corners: Sequence[tuple[float, float]], better: BetterX, upright: BetterY) -> str:
+def _names(
+    marks: Sequence[_Mark],
+    corners: Sequence[tuple[float, float]],
+    lines: Sequence[Sequence[_Mark]],
+    better: BetterX,
+    upright: BetterY,
+) -> str:
     """The names of the frontier's members where there is space: first on its far side, which has no marks."""
     placer = LabelPlacer((LEFT + 2, TOP - HEIGHT - 4, RIGHT, BOTTOM - 2))
     placer.taken = [(m.x - RADIUS, m.y - RADIUS, m.x + RADIUS, m.y + RADIUS) for m in marks]
@@ -269,6 +279,10 @@ def _names(marks: Sequence[_Mark], corners: Sequence[tuple[float, float]], bette
     placer.taken += [(m.x - 2, m.top or 0.0, m.x + 2, m.foot) for m in marks if m.foot is not None]
     for (ax, ay), (bx, by) in pairwise(corners):
         placer.taken.append((min(ax, bx), min(ay, by), max(ax, bx) + 0.5, max(ay, by) + 0.5))
+    for a, b in (pair for own in lines for pair in pairwise(own)):
+        parts = math.ceil(max(b.x - a.x, abs(b.y - a.y)) / HEIGHT) + 1
+        places = [(a.x + (b.x - a.x) * at / parts, a.y + (b.y - a.y) * at / parts) for at in range(parts + 1)]
+        placer.taken += [(min(x, u), min(y, v), max(x, u), max(y, v)) for (x, y), (u, v) in pairwise(places)]
     out_x, out_y = (-1 if better == "left" else 1), (-1 if upright == "up" else 1)
     ways = ((out_x, 0), (out_x, out_y), (-out_x, out_y), (-out_x, -out_y), (0, out_y), (0, -out_y))
     members = sorted((mark for mark in marks if mark.member), key=lambda mark: out_y * mark.y, reverse=True)

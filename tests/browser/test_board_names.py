@@ -67,3 +67,13 @@ def test_a_seed_is_found_in_the_row_of_its_recipe(look: Look, tmp_path: Path) ->
     page.get_by_role("searchbox").fill("seed 7")
     settle(page)
     assert page.get_by_role("status").first.inner_text().startswith("0 of")
+
+
+def test_on_a_phone_no_chip_is_cut_off(look: Look, tmp_path: Path) -> None:
+    make_family(tmp_path / "runs")
+    build(tmp_path / "runs", tmp_path / "site", samples=False)
+    page = look(tmp_path / "site/table.html", phone=True)
+    card = page.locator(".scroll").bounding_box()
+    chips = page.locator("table.board tbody th > i")
+    rights = chips.evaluate_all("nodes => nodes.map((node) => node.getBoundingClientRect().right)")
+    assert card and len(rights) > 10 and max(rights) <= card["x"] + card["width"]

@@ -87,11 +87,11 @@ class BoardTable {
     this.shown = rows;
     const first = Math.max(30, Math.ceil(innerHeight / 36));
     this.body.replaceChildren(...(rows.length ? rows.slice(0, first).map((row) => this.rows[row]) : [empty]));
-    this.follow(rows, first, first);
+    this.follow(rows, first, first, 120);
   }
 
-  // No column of facts becomes narrower until all rows have followed.
-  follow(rows, from, count) {
+  // No column of facts becomes narrower until all rows have followed. ``wait``: milliseconds, until the first are painted.
+  follow(rows, from, count, wait = 30) {
     clearTimeout(this.waiting);
     const more = from < rows.length;
     this.body.parentNode.ariaBusy = more ? "true" : null;
@@ -102,6 +102,6 @@ class BoardTable {
     this.waiting = setTimeout(() => {
       this.body.append(...rows.slice(from, from + count).map((row) => this.rows[row]));
       this.follow(rows, from + count, count);
-    }, 40);
+    }, wait);
   }
 }

@@ -152,6 +152,13 @@ def test_a_phone_shows_twenty_cards_until_all_are_asked_for(look: Look, table: P
     page.get_by_role("checkbox", name="All 300 rows").uncheck()
 
 
+def test_eighteen_rows_are_on_the_first_screen_below_the_slider(look: Look, table: Path) -> None:
+    page = look(table)
+    page.set_viewport_size({"width": 1440, "height": 900})
+    assert page.get_by_role("slider").is_visible()
+    assert page.locator("table.board tbody tr").nth(17).bounding_box()["y"] <= 900 - 36
+
+
 def test_a_number_of_passes_leaves_the_rows_within_it_and_names_the_best(look: Look, table: Path) -> None:
     page = look(table)
     slider, words = page.get_by_role("slider"), page.locator(".passes span")

@@ -178,7 +178,7 @@ def _without_frames(
     if family.noise == "uniform" or arch.causal_prefix or (arch.moe is not None and arch.moe.pool):
         return f"does not work with {family.name}, whose steps have no static shapes; leave it out"
     if arch.moe is not None and device.type == "cuda" and not grouped_kernel(device, dtype):
-        return "captures experts in bfloat16 on a GPU of compute capability 9.0 or newer; leave it out"
+        return "takes experts in bfloat16 only, on a GPU of compute capability 9.0 or newer; leave it out"
     compilers = "g++", "clang++", os.environ.get("CXX", "g++")
     if settings.compile and device.type == "cpu" and not any(map(which, compilers)):
         return "needs a C++ compiler, and there is no g++ or clang++; install one, or leave it out"

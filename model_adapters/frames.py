@@ -9,6 +9,7 @@ the network's other forwards use.
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Hashable
 from dataclasses import fields, replace
 from functools import partial
@@ -19,9 +20,11 @@ import torch
 from torch import Tensor
 
 from dare_bench.diffusion.plan import PaddedView, Plan, Store, View
+from dare_bench.errors import in_one_line
 from dare_bench.model_adapters.backbone.attention import BACKENDS
 from dare_bench.model_adapters.backbone.flex import allow_variants
 from dare_bench.model_adapters.backbone.sdpa import gather
+from dare_bench.model_adapters.batches import out_of_memory
 from dare_bench.model_adapters.sampling.buckets import Sizes
 from dare_bench.model_adapters.sampling.device import DeviceState
 from dare_bench.model_adapters.sampling.drafts import Drafts
@@ -30,11 +33,12 @@ from dare_bench.model_adapters.sampling.packing import Candidates, Pack
 from dare_bench.model_adapters.sampling.ties import NearTies
 from dare_bench.model_adapters.upload import mapped, tensors_of
 
+log = logging.getLogger("dare_bench")
 PARTS = (DeviceState, NearTies, Drafts, Pack, Candidates, PaddedView, View)
 Step = Callable[[DeviceState, Any], Result]
 Forward = Callable[[], Result]
 LAUNCH_BOUND = 4e12
-"""The most multiplications (tokens by parameters) of a forward whose launches take the host longer than the device
+"""The most multiplications (tokens times parameters) of a forward whose launches take the host longer than the device
 needs for them. On an H200, launching the 32 layers of LLaDA-8B takes 18 ms, as computing 500 tokens does."""
 
 
@@ -47,14 +51,20 @@ class Capture(Protocol):
 class CudaGraphs:
     """Captures forwards as CUDA graphs, which share their memory: one of them runs at a time."""
 
-    def __init__(self) -> None:
-        self.pool: Any = None
+    def __init__(self, device: torch.device) -> None:
+        self.stream = torch.cuda.Stream(device)  # PyTorch's own is of the current device, and shared by all models
+        self._last: ReferenceType[torch.cuda.CUDAGraph] | None = None
 
     def __call__(self, forward: Forward) -> Forward:
-        self.pool = self.pool or torch.cuda.graph_pool_handle()
+        before = self._last() if self._last is not None else None
+        pool = (
+            torch.cuda.graph_pool_handle() if before is None else before.pool()
+        )  # that of no graph cannot be used again
+        torch.cuda.synchronize(self.stream.device)
         graph = torch.cuda.CUDAGraph()
-        with torch.cuda.graph(graph, pool=self.pool):
+        with torch.cuda.graph(graph, pool=pool, stream=self.stream):
             result = forward()
+        self._last = ref(graph)
 
         def replay() -> Result:
             graph.replay()
@@ -77,7 +87,7 @@ class Frames:
         network: whose forwards have frames, while it is in evaluation mode.
         compiler: makes one graph of a forward; None: it is captured as it is.
         capture: captures the graph; None: it is called.
-        most: multiplications (tokens by parameters) of a forward that has a frame, at most.
+        most_tokens: of a forward that has a frame.
     """
 
     def __init__(
@@ -85,30 +95,40 @@ class Frames:
         network: Any,
         compiler: Callable[[Forward], Forward] | None,
         capture: Capture | None = None,
-        most: float = float("inf"),
+        most_tokens: float = float("inf"),
     ) -> None:
-        self.network, self.compiler, self.capture = network, compiler, capture
-        self.tokens = most / sum(weight.numel() for weight in network.parameters())
+        self.network, self.compiler, self.capture, self.most_tokens = network, compiler, capture, most_tokens
         self.sizes = Sizes()
         self._frames: dict[Hashable, StepFrame] = {}
         self._now: tuple[ReferenceType[Pack], StepFrame] | None = None
 
     def step(self, step: Step, state: DeviceState, network: Any) -> Result:
         """As ``step(state, network)``, by a frame where there is one. From then on the frame holds the tensors of
-        ``state``. After an error, as when memory runs out, there are no frames: they hold memory, too."""
+        ``state``. Where steps cannot be captured that need not be compiled, there are no frames any more."""
         pack = state.pack
         assert pack is not None
-        many = pack.plan.tokens > self.tokens
+        many = pack.plan.tokens > self.most_tokens
         if not state.static or pack.fresh or many or network is not self.network or network.training:
             return step(state, network)
-        try:
-            if self._now is None or self._now[0]() is not pack:
-                self._now = ref(pack), self._frame(step, state)
-            return self._now[1].forward()
-        except BaseException:
+        if self._now is None or self._now[0]() is not pack:
             self._now = None
-            self._frames.clear()
-            raise
+            try:
+                frame = self._frame(step, state)
+            except Exception as error:
+                if self.compiler is not None or out_of_memory(error):
+                    raise
+                self.most_tokens = 0
+                self.clear()
+                log.warning("steps are not captured as CUDA graphs: %s", in_one_line(error))
+                return step(state, network)
+            self._now = ref(pack), frame
+        return self._now[1].forward()
+
+    def clear(self) -> bool:
+        """Free the memory of all frames; were there any?"""
+        self._now, had = None, bool(self._frames)
+        self._frames.clear()
+        return had
 
     def _frame(self, step: Step, state: DeviceState) -> StepFrame:
         """The frame of the pack's shape, holding its tensors."""
@@ -119,7 +139,7 @@ class Frames:
             frame.load(state, view)
             return frame
         self._forget(view)
-        frame = StepFrame(step, state, view, self.network)
+        frame = StepFrame(step, state, view, self.network, self._gathered(view))
         frame.load(state, view)
         attention, self.network.attention = self.network.attention, BACKENDS["padded"]
         try:
@@ -128,6 +148,18 @@ class Frames:
             self.network.attention = attention
         self._frames[key] = frame
         return frame
+
+    def _gathered(self, view: PaddedView) -> dict[str, tuple[Tensor, Tensor]] | None:
+        """Room for the cached keys and values of a frame: that of another one of its shape, since each is loaded before
+        it runs. None: nothing is read."""
+        reads = view.view.reads_RE
+        if reads is None:
+            return None
+        for frame in self._frames.values():
+            other = frame.view.view
+            if other.reads_RE is not None and (other.reads_RE.shape, other.group) == (reads.shape, view.view.group):
+                return other.gathered
+        return {}
 
     def _key(self, state: DeviceState, view: PaddedView) -> Hashable:
         """All that the operations of a forward depend on, besides the contents of its tensors."""
@@ -151,11 +183,17 @@ class Frames:
 class StepFrame:
     """The tensors of forwards of one shape, as a state of their own."""
 
-    def __init__(self, step: Step, state: DeviceState, view: PaddedView, network: Any) -> None:
+    def __init__(
+        self,
+        step: Step,
+        state: DeviceState,
+        view: PaddedView,
+        network: Any,
+        gathered: dict[str, tuple[Tensor, Tensor]] | None,
+    ) -> None:
         pack = state.pack
         assert pack is not None
         self.arch = network.arch
-        gathered: dict[str, tuple[Tensor, Tensor]] | None = None if view.view.reads_RE is None else {}
         copy, copied_view = _copied([state, view])
         self.view = replace(copied_view, view=replace(copied_view.view, gathered=gathered))
         plan = Plan((pack.plan.tokens,))  # without the rows, which differ: attention knows them from the view alone

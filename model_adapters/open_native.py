@@ -82,9 +82,12 @@ def open_native(family: FamilyRules, path: Path, settings: OpeningSettings, *, w
     check_ids(spec, path)
     if tokenizer is not None:
         _complete(tokenizer, family, spec)
-    capture = CudaGraphs() if device.type == "cuda" else None
-    most = LAUNCH_BOUND if network.attention.name != "padded" else float("inf")
-    frames = Frames(network, compiled if settings.compile else None, capture, most) if framed else None
+    frames = None
+    if framed:
+        asked = settings.compile or settings.attention == "padded"
+        capture = CudaGraphs(device) if device.type == "cuda" else None
+        most_tokens = float("inf") if asked else LAUNCH_BOUND / parameters
+        frames = Frames(network, compiled if settings.compile else None, capture, most_tokens)
     return NativeModel(family, loaded, tokenizer, spec, path, adapter, frames)
 
 
@@ -115,7 +118,7 @@ def _prepare(
     """Give a network without weights its dtype, attention and matrices; returns whether its steady steps have frames:
     if they are compiled, and on CUDA wherever they can be captured. Raises UsageError."""
     network.config.dtype = dtype
-    reason = _without_frames(family, network.arch, device, dtype, settings)
+    reason = _why_not_framed(family, network.arch, device, dtype, settings)
     if settings.compile and reason:
         raise UsageError(f"compile=True {reason}")
     framed = not reason and (device.type == "cuda" if settings.compile is None else settings.compile)
@@ -165,7 +168,7 @@ def _complete(tokenizer: Any, family: FamilyRules, spec: ModelSpec) -> None:
         name_mask(tokenizer, spec.mask_id)
 
 
-def _without_frames(
+def _why_not_framed(
     family: FamilyRules, arch: Arch, device: torch.device, dtype: torch.dtype, settings: OpeningSettings
 ) -> str:
     """Why the steps of a network can be neither captured nor compiled; empty: they can."""
@@ -177,8 +180,9 @@ def _without_frames(
         return f"takes no adapter ({settings.adapter}); merge it first: dare-bench export merge"
     if family.noise == "uniform" or arch.causal_prefix or (arch.moe is not None and arch.moe.pool):
         return f"does not work with {family.name}, whose steps have no static shapes; leave it out"
-    if arch.moe is not None and device.type == "cuda" and not grouped_kernel(device, dtype):
-        return "takes experts in bfloat16 only, on a GPU of compute capability 9.0 or newer; leave it out"
+    widths = () if arch.moe is None else (arch.width, arch.moe.width)
+    if widths and device.type == "cuda" and not grouped_kernel(widths, device, dtype):
+        return "takes experts in bfloat16 only, on a GPU of compute capability 9 or 10; leave it out"
     compilers = "g++", "clang++", os.environ.get("CXX", "g++")
     if settings.compile and device.type == "cpu" and not any(map(which, compilers)):
         return "needs a C++ compiler, and there is no g++ or clang++; install one, or leave it out"

@@ -58,6 +58,8 @@ def _opening_settings(spec: RunSpec, model: Model) -> dict[str, Any]:
     """
     names = [name for name in CheckpointSettings.model_fields if name != "adapter"]
     facts = {name: getattr(model.spec, _IN_MODEL.get(name, name), None) for name in names}
+    if model.spec.captured:
+        facts["compile"] = None
     if spec.engine not in ("native", model.spec.engine):
         raise UsageError(f"engine={spec.engine!r}, but the model is open already with {model.spec.engine!r}")
     named = {**{name: getattr(spec, name) for name in facts}, **spec.model_args}

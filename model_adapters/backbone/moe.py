@@ -8,7 +8,7 @@ Shape letters: T tokens, D width, E experts, K experts a token, M expert width, 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -106,9 +106,10 @@ def _(x_SD: Tensor, weight_EDM: Tensor, offs: Tensor) -> Tensor:
     return x_SD.new_empty(x_SD.shape[0], weight_EDM.shape[2])
 
 
-def grouped_kernel(device: torch.device, dtype: torch.dtype) -> bool:
-    """Has PyTorch one kernel for all experts on this GPU? Elsewhere the host waits for their sizes."""
-    return dtype == torch.bfloat16 and torch.cuda.get_device_capability(device) >= (9, 0)
+def grouped_kernel(widths: Iterable[int], device: torch.device, dtype: torch.dtype) -> bool:
+    """Has PyTorch one kernel for all experts of these widths on this GPU? Elsewhere the host waits for their sizes."""
+    even = all(width % 8 == 0 for width in widths)
+    return even and dtype == torch.bfloat16 and torch.cuda.get_device_capability(device)[0] in (9, 10)
 
 
 def _each(x_SD: Tensor, weight_EMD: Tensor, ends_E: Tensor) -> Tensor:

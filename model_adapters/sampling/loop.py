@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
+from functools import partial
 from itertools import chain
 from typing import Any, Protocol
 
@@ -33,6 +34,9 @@ class Compiled(Protocol):
 
     def step(self, step: Callable[[DeviceState, Any], Result], state: DeviceState, network: Any) -> Result:
         """As ``step(state, network)``."""
+
+    def clear(self) -> bool:
+        """Free what compiled steps hold; was there anything?"""
 
 
 def denoise(
@@ -117,15 +121,13 @@ class _Loop:
         """Pack the rows, decide, and look which blocks are finished. None: memory ran out."""
         try:
             batch.pack()
-            if self.frames is None:
-                positions, decision = step(batch.device, self.network)
-            else:
-                positions, decision = self.frames.step(step, batch.device, self.network)
+            run = step if self.frames is None else partial(self.frames.step, step)
+            positions, decision = run(batch.device, self.network)
         except BaseException as error:
             batch.abandon()
             if not out_of_memory(error):
                 raise
-            if len(self.active) > 1 or batch.states > 1:
+            if (self.frames is not None and self.frames.clear()) or len(self.active) > 1 or batch.states > 1:
                 return None
             row = f"one row of {len(self.active[0].canvas)} tokens does not fit into memory on {self.device}"
             raise MemoryLimitError(f"{row}{SHORTER}") from error

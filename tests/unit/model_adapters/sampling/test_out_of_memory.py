@@ -73,8 +73,27 @@ def test_fewer_rows_take_less_memory_in_static_shapes_too(framed, monkeypatch):
 
     monkeypatch.setattr(loop, "joined", fails_for_all_rows)
     if framed:
-        loaded.frames = Frames(loaded.network, None, RecordedGraphs())
+        assert loaded.frames.clear()  # else they are replayed
     assert answers(*WAYS[0]) == (*expected, 1)
+
+
+def test_one_row_gets_the_memory_of_captured_steps(monkeypatch):
+    loaded = golden.model("llada").loaded
+    monkeypatch.setattr(loaded.network, "attention", BACKENDS["padded"])
+    monkeypatch.setattr(loaded, "frames", Frames(loaded.network, None, RecordedGraphs()))
+    requests = [Request("0", "generate", PROMPTS[0], decoding={"gen_length": 8})]
+    want = next(iter(loaded.generate(requests))).answer.tokens
+    pack, calls = loop.ActiveRows.pack, []
+
+    def fails_while_there_are_frames(batch):
+        calls.append(len(loaded.frames._frames))
+        if calls[-1]:
+            raise torch.OutOfMemoryError("out of memory")
+        pack(batch)
+
+    monkeypatch.setattr(loop.ActiveRows, "pack", fails_while_there_are_frames)
+    assert next(iter(loaded.generate(requests))).answer.tokens == want
+    assert calls[0] > 0 == calls[1]
 
 
 @pytest.mark.parametrize(("family", "fields"), [WAYS[0], WAYS[3]])

@@ -12,6 +12,7 @@ from decisions import open_positions
 from dare_bench.errors import DecodingError
 from dare_bench.model_adapters.sampling import ties
 from dare_bench.model_adapters.sampling.decide import DecisionGroup
+from dare_bench.model_adapters.sampling.draws import COUNTER
 from dare_bench.model_adapters.sampling.sampler import Sampler
 from dare_bench.model_adapters.sampling.strategies.bounded import Dynamic, EntropyBound, Threshold
 from dare_bench.model_adapters.sampling.strategies.quota import Quota
@@ -24,7 +25,7 @@ FLOAT64 = TokenPolicy(confidence_float64=True)
 
 def group(logits_NV, strategy, quota=1, policy=FLOAT64, **at):
     sampler = Sampler(len(logits_NV), len(logits_NV), strategy, tokens=policy, record_near_tie=True)
-    return DecisionGroup(sampler, logits_NV, open_positions([0] * len(logits_NV), [quota], **at))
+    return DecisionGroup(sampler, logits_NV, open_positions([0] * len(logits_NV), [quota], **at), COUNTER)
 
 
 def decide(*args, **fields):
@@ -104,7 +105,7 @@ def test_a_drawn_token_whose_place_is_at_the_edge_of_another():
     key_N = torch.arange(rows)
     at = open_positions(key_N.tolist(), [1] * rows, key_R=key_N, position_N=key_N * 0)
     sampler = Sampler(1, 1, Quota(), tokens=policy, record_near_tie=True)
-    made = DecisionGroup(sampler, logits, at)
+    made = DecisionGroup(sampler, logits, at, COUNTER)
     offer = made.propose()
     near_R = ties.near_ties(made, offer, made.select(offer))
 

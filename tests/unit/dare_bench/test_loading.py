@@ -15,6 +15,8 @@ from safetensors.torch import load_file, save_file
 from dare_bench.cli import main
 from dare_bench.errors import CheckpointError, DecodingError, ModelOutputError, PromptError, UsageError
 from dare_bench.loading import load
+from dare_bench.model_adapters.open_native import _why_not_framed
+from dare_bench.types import OpeningSettings
 
 IDS = list(range(20))
 
@@ -170,6 +172,27 @@ def test_compiled_steps_take_padded_attention_and_one_device(folder):
         load(folder, compile=True, attention="sdpa")
     with pytest.raises(UsageError, match="compile=True takes one device, not device='auto'"):
         load(folder, compile=True, device="auto")
+
+
+@pytest.mark.parametrize(
+    ("family", "dtype", "capability", "settings", "reason"),
+    [
+        ("llada", "float32", 8, {}, ""),
+        ("llada", "float32", 8, {"attention": "padded"}, ""),
+        ("llada", "bfloat16", 9, {"attention": "varlen"}, "takes attention='padded', not 'varlen'"),
+        ("llada", "bfloat16", 9, {"device": "auto"}, "takes one device"),
+        ("llada", "bfloat16", 9, {"adapter": "lora"}, "takes no adapter"),
+        ("llada_moe", "bfloat16", 9, {}, ""),
+        ("llada_moe", "float32", 9, {}, "takes experts in bfloat16 only"),
+        ("llada_moe", "bfloat16", 12, {}, "on a GPU of compute capability 9 or 10"),
+    ],
+)
+def test_steps_that_can_be_captured_on_a_gpu(family, dtype, capability, settings, reason, monkeypatch):
+    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device: (capability, 0))
+    loaded = golden.model(family).loaded
+    given = torch.device("cuda"), getattr(torch, dtype), OpeningSettings(**settings)
+    found = _why_not_framed(loaded.family, loaded.network.arch, *given)
+    assert found == "" if reason == "" else reason in found
 
 
 def test_missing_shard(folder):

@@ -68,6 +68,15 @@ def test_compiled_steps_are_recorded(tmp_path: Path) -> None:
     assert run.run_id == go(tmp_path, limit=2).run_id
 
 
+def test_captured_steps_are_recorded(tmp_path: Path) -> None:
+    model = ToyModel()
+    model.spec = replace(model.spec, attention_backend="varlen", captured=True)
+    run = go(tmp_path, model, limit=2)
+    attention = "varlen, padded in small steps"
+    assert run.block is not None and [program.parts["attention"] for program in run.block.programs] == [attention]
+    assert run.run_id == go(tmp_path, limit=2).run_id
+
+
 def test_a_finished_run_of_another_program_stays_its_own(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -242,7 +242,7 @@ class BoardRow:
 
 def group_rows(entries: Sequence[BoardEntry], one_run_per_row: bool) -> list[list[BoardEntry]]:
     """Group runs into rows: runs of one checkpoint on one machine with the same settings (or of one suite, or of
-    recipes, whose tasks have different settings) and with no task in common."""
+    recipes, whose tasks have different settings) and with no task in common. Parts of tasks are apart."""
     rows: list[list[BoardEntry]] = []
     for entry in sorted(entries, key=_precedence):
         for row in () if one_run_per_row or entry.status == "running" else rows:
@@ -259,13 +259,20 @@ def _precedence(entry: BoardEntry) -> tuple[Any, ...]:
     a suite are grouped before a run of the same settings joins one of them."""
     return (
         not entry.complete,
-        entry.limit is not None or entry.until_halfwidth is not None,
+        _is_part(entry),
         entry.row.is_independent,
         tuple(-ord(char) for char in entry.created),
     )
 
 
+def _is_part(entry: BoardEntry) -> bool:
+    """Are documents left out? Such a run would keep complete ones in its row from being ranked."""
+    return entry.limit is not None or entry.until_halfwidth is not None
+
+
 def _may_join(entry: BoardEntry, row: Sequence[BoardEntry]) -> bool:
+    if any(_is_part(other) != _is_part(entry) for other in row):
+        return False
     if any(other.status == "running" or set(entry.tasks) & set(other.tasks) for other in row):
         return False
     return all(entry.row.joins(other.row) for other in row)

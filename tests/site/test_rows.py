@@ -50,6 +50,8 @@ def test_what_differs_keeps_runs_apart(tmp_path: Path) -> None:
         "template": {"results": {"chat_template": "<u>", "fewshot_as_multiturn": True}},
         "one-turn": {"results": {"chat_template": "<u>", "fewshot_as_multiturn": False}},
         "repeats": {"repeats": 4},
+        "limit": {"limit": 20},
+        "stopped": {"until_halfwidth": 8},
     }.items():
         make_run(tmp_path, name, tasks={"b": 0.5})
         alter(tmp_path / name, **change)

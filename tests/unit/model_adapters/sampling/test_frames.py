@@ -44,7 +44,7 @@ def framed():
         return golden.model(family)
 
     yield model
-    for loaded, attention in opened:
+    for loaded, attention in reversed(opened):
         loaded.network.attention, loaded.frames = attention, None
 
 

@@ -28,8 +28,10 @@ MAX_COUNT = 1_000_000
 """Maximum number of layers or labels in a config.json."""
 _COUNTS = re.compile(r"(\w+_)?(labels|layers?|blocks)|first_k_dense_replace|attention_types")
 """Fields that say how long a list or mapping of a configuration becomes, or contain such numbers."""
-_MASK = re.compile(r"\W+((mdm_)?mask(_token)?|(?-i:M))\W+", re.IGNORECASE)
-"""Texts of mask tokens: <mask>, [MASK], <|MASK|>, |<MASK>|, <|mdm_mask|>, <[MASK]>, <M>."""
+_MASK = re.compile(r"\W+(((mdm|diffusion)_)?mask(_token)?|(?-i:M))\W+", re.IGNORECASE)
+"""Texts of mask tokens: <mask>, [MASK], <|MASK|>, |<MASK>|, <|mdm_mask|>, <|diffusion_mask|>, <[MASK]>, <M>."""
+_BRACKETED = re.compile(r"[<\[|].*[>\]|]")
+"""Ordinary words of a vocabulary can be ``(mask)`` or ``.mask(``; a token that stands for something is in brackets."""
 
 
 class Tensor(NamedTuple):
@@ -95,18 +97,22 @@ def _check_counts(file: Path, value: Any, name: str = "") -> None:
 
 
 def diffusion_sign(path: Path, config: dict[str, Any]) -> str | None:
-    """What suggests that a checkpoint is not autoregressive, whatever its architecture is called: a mask token, or a
-    network in the checkpoint's own code.
+    """What suggests that a checkpoint is not autoregressive, whatever its architecture is called: a mask token, code of
+    the checkpoint's own, a name of A2D, or a class that transformers does not have.
 
     Raises:
         CheckpointError: a file of the tokenizer is damaged.
     """
     if (mask_id := config.get("mask_token_id")) is not None:
         return f"config.json names a mask token (mask_token_id={str(mask_id)[:40]})"
-    own = config.get("auto_map")
-    if isinstance(own, dict) and any(str(name).startswith("AutoModel") for name in own):
-        return "config.json names a network in the checkpoint's own code (auto_map)"
     settings = _read_if_there(path / "tokenizer_config.json")
+    for file, values in (("config.json", config), ("tokenizer_config.json", settings)):
+        if values.get("auto_map"):
+            return f"{file} names the checkpoint's own code (auto_map)"
+    if str(config.get("model_type")).lower().startswith("a2d-"):
+        return "its model_type is that of an A2D model"
+    if (name := (config.get("architectures") or [None])[0]) not in _classes_of_transformers():
+        return f"transformers has no class {str(name)[:80]!r}"
     named = settings | _read_if_there(path / "special_tokens_map.json")
     added = _added_texts(path, settings, named)
     masks = {text for text in added if _MASK.fullmatch(text)} if "[gMASK]" not in added else set()  # GLM has both
@@ -117,13 +123,30 @@ def diffusion_sign(path: Path, config: dict[str, Any]) -> str | None:
 
 
 def _added_texts(path: Path, settings: dict[str, Any], named: dict[str, Any]) -> set[str]:
-    """The texts of a tokenizer's added and special tokens; transformers 5 has them in tokenizer.json alone."""
-    whole = {} if "added_tokens_decoder" in settings else _read_if_there(path / "tokenizer.json")
+    """The texts of a tokenizer's added and special tokens, and those in brackets of its vocabulary."""
+    whole = _read_if_there(path / "tokenizer.json")
     groups = [settings.get("added_tokens_decoder"), whole.get("added_tokens")]
     groups += [named.get(name) for name in ("additional_special_tokens", "extra_special_tokens")]
     lists = [list(group.values()) if isinstance(group, dict) else group for group in groups]
     entries = [entry for group in lists if isinstance(group, list) for entry in group]
-    return {text for text in map(_content, entries) if text} | _read_if_there(path / "added_tokens.json").keys()
+    texts = {text for text in map(_content, entries) if text} | _read_if_there(path / "added_tokens.json").keys()
+    return texts | _bracketed(whole.get("model")) | _bracketed({"vocab": _read_if_there(path / "vocab.json")})
+
+
+def _bracketed(model: Any) -> set[str]:
+    """The texts in brackets of a vocabulary, which is a mapping to ids or, for unigrams, a list of (text, score)."""
+    vocabulary = model.get("vocab") if isinstance(model, dict) else None
+    if isinstance(vocabulary, list):
+        vocabulary = [entry[0] for entry in vocabulary if isinstance(entry, list) and entry]
+    texts = vocabulary if isinstance(vocabulary, dict | list) else ()
+    return {text for text in texts if isinstance(text, str) and _BRACKETED.fullmatch(text)}
+
+
+def _classes_of_transformers() -> list[str]:
+    """The names of transformers' classes, without importing them (and torch)."""
+    import transformers
+
+    return dir(transformers)
 
 
 def _content(token: Any) -> str | None:

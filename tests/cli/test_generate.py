@@ -87,6 +87,23 @@ def test_decoding_fields_have_the_flags_of_eval() -> None:
     assert given == {"gen_length": 4, "steps": 2, "block_length": 2, "remasking": "random"}
 
 
+@pytest.mark.parametrize(
+    ("strategy", "recorded"),
+    [
+        ("ascending", {"name": "ascending"}),
+        ('{"name": "threshold", "threshold": 0.4}', {"name": "threshold", "threshold": 0.4}),
+        ('{"strategy": {"name": "threshold", "threshold": 0.4}}', {"name": "threshold", "threshold": 0.4}),
+    ],
+)
+def test_a_strategy_has_a_flag(strategy: str, recorded: dict[str, Any]) -> None:
+    code, out, _ = call([*SUM, "--strategy", strategy, "--json", "12+34="])
+    (answer,) = json.loads(out)["answers"]
+    assert code == 0 and answer["decoding"]["strategy"].items() >= recorded.items()
+    assert answer["text"] == "46" and (strategy != "ascending" or answer["nfe"] == 3)
+    code, out, err = call([*SUM, "--strategy", "greedy", "12+34="])
+    assert (code, out) == (2, "") and "unknown strategy 'greedy'; known: ascending, bernoulli, " in err
+
+
 def test_two_strategies_answer_one_prompt() -> None:
     code, out, err = call([*SUM, "--against", "ascending", "12+34="])
     assert code == 0 and out == "gen_length=4:\n46\nascending:\n46\n"

@@ -10,7 +10,7 @@ from dare_bench.engine.plan import PlannedRun, plan
 from dare_bench.errors import DataError, UsageError
 
 if TYPE_CHECKING:
-    from dare_bench.costs.recipe import RecipeEstimate
+    from dare_bench.costs.recipe import RecipeEstimate, UnknownCost
     from dare_bench.engine.preview import Preview
     from dare_bench.recipes import Recipe
 
@@ -64,13 +64,17 @@ def show_training(fields: dict[str, Any], processes: int | None = None, gpu: str
     echo(text(estimate(spec, processes or process_count(), gpu, functions)))
 
 
-def _previewed(run: PlannedRun, json: bool) -> Preview | RecipeEstimate:
+def _previewed(run: PlannedRun, json: bool) -> Preview | RecipeEstimate | UnknownCost:
     """The preview of a run with its checkpoint, or an estimate by its recipe if the checkpoint is not on this machine.
     Printed as soon as it is known, unless as JSON."""
     if run.recipe is not None and not _is_local(str(run.fields.get("model"))):
-        from dare_bench.costs.recipe import estimate
+        from dare_bench.costs.recipe import SizeUnknownError, UnknownCost, estimate
 
-        result = estimate(run.recipe, run.fields)
+        result: RecipeEstimate | UnknownCost
+        try:
+            result = estimate(run.recipe, run.fields)
+        except SizeUnknownError as error:
+            result = UnknownCost(run.recipe.name, f"cost unknown: {error}")
         if not json:
             _print_estimate(run, run.recipe, result)
         return result
@@ -99,11 +103,14 @@ def _is_local(model: str) -> bool:
     return isinstance(try_to_load_from_cache(model, "config.json"), str)
 
 
-def _print_estimate(run: PlannedRun, recipe: Recipe, result: RecipeEstimate) -> None:
+def _print_estimate(run: PlannedRun, recipe: Recipe, result: RecipeEstimate | UnknownCost) -> None:
     for name, value in run.fields.items():
         if value not in (None, {}, (), [], ""):
             echo(f"{name}: {','.join(value) if isinstance(value, tuple) else value}")
-    model, published = run.fields["model"], recipe.file.model
-    dimensions = "its dimensions" if model == published else f"the dimensions of {published}"
-    echo(f"the checkpoint {model} is not on this machine: from {dimensions} and the given settings,")
+    from dare_bench.costs.recipe import RecipeEstimate
+
+    if isinstance(result, RecipeEstimate):
+        model, published = run.fields["model"], recipe.file.model
+        dimensions = "its dimensions" if model == published else f"the dimensions of {published}"
+        echo(f"the checkpoint {model} is not on this machine: from {dimensions} and the given settings,")
     echo(result.text())

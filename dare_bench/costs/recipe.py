@@ -22,6 +22,10 @@ TEMPLATE_TOKENS = 30
 """Assumed number of tokens of the task's text and the chat template in a prompt."""
 
 
+class SizeUnknownError(UsageError):
+    """The test set of a recipe has no recorded size, and no limit is given."""
+
+
 @dataclass(frozen=True)
 class Pass:
     """``count`` forwards of one row over ``tokens`` that attend to ``context``, with logits at ``logits`` positions."""
@@ -64,11 +68,26 @@ class RecipeEstimate:
         return "\n".join([*lines, *(f"  assumed: {text}" for text in self.assumptions)])
 
 
+@dataclass(frozen=True)
+class UnknownCost:
+    """What stands for the estimate of a recipe that runs, but has none."""
+
+    recipe: str
+    cost: str
+
+    def plain(self) -> dict[str, Any]:
+        return asdict(self)
+
+    def text(self) -> str:
+        return f"{self.recipe}: {self.cost}"
+
+
 def estimate(recipe: Recipe, overrides: Mapping[str, Any] | None = None, gpu: str = "H100") -> RecipeEstimate:
     """Forward passes and GPU hours of a recipe. ``overrides``: RunSpec fields that replace those of the recipe.
 
     Raises:
-        UsageError: an unknown GPU, a recipe that cannot be run, or a test set whose size is not recorded.
+        UsageError: an unknown GPU, or a recipe that cannot be run.
+        SizeUnknownError: all settings are valid, but the size of the test set is not recorded.
         DecodingError: decoding or likelihood settings that the family does not have or allow.
     """
     device, run, test_set = gpu_named(gpu), recipe.entry.run, recipe.entry.published.test_set
@@ -76,35 +95,33 @@ def estimate(recipe: Recipe, overrides: Mapping[str, Any] | None = None, gpu: st
     assert run is not None  # otherwise ``fields`` raises
     network = published(recipe.file.checkpoint, fields["family"])
     model = network.model
-    documents = _documents(recipe.name, test_set, fields)
     prompt, note = _prompt(run.shots if fields.get("num_fewshot") is None else fields["num_fewshot"], test_set)
     notes = [note, f"{device.text}, {ROWS} rows to a forward pass; loading and scoring take no time"]
     if fields["model"] != recipe.file.model:
         notes.append(f"a network of {recipe.file.model}'s shape; the shape of {fields['model']} is not known here")
     if run.kind == "likelihood":
-        requests = documents * fields["repeats"] * (test_set.choices or 2)
+        each = fields["repeats"] * (test_set.choices or 2)
         tokens = prompt + (target := test_set.answer_tokens or 1)  # of a choice and its context
         request = Request("", "score", [0] * prompt, [0] * target, fields["likelihood"])
         passes = [Pass(model.forwards(request), tokens, tokens, target / 2)]
     else:
-        requests = documents * fields["repeats"] * run.prompts
+        each = fields["repeats"] * run.prompts
         sampler = model.family.sampler(model.resolve(fields["decoding"]), model.spec)
         steps = sampler.strategy.most_forwards(sampler.block_length)
         length = f"full length of {sampler.gen_length} in blocks of {sampler.block_length}, of at most {steps} steps"
         notes.insert(1, f"every response has its {length}")
         passes = list(decoding(sampler, prompt))
-    cost = _cost(passes, network, device, requests)
-    return RecipeEstimate(recipe.name, device.name, documents, requests, *cost, notes)
+    documents = _documents(test_set, fields)
+    cost = _cost(passes, network, device, documents * each)
+    return RecipeEstimate(recipe.name, device.name, documents, documents * each, *cost, notes)
 
 
-def _documents(name: str, test_set: TestSet, fields: Mapping[str, Any]) -> int:
+def _documents(test_set: TestSet, fields: Mapping[str, Any]) -> int:
     samples, limit, count = fields.get("samples"), fields.get("limit"), test_set.documents
     if samples:
         return sum(map(len, samples.values()))
     if count is None and (limit is None or limit < 1):
-        raise UsageError(
-            f"recipe {name}: the size of its test set is not recorded ({test_set.id}); give --limit with a count"
-        )
+        raise SizeUnknownError(f"the size of its test set is not recorded ({test_set.id}); --limit N gives one")
     asked = count if limit is None else int(limit) if limit >= 1 else ceil(limit * (count or 0))
     return min(asked or 0, count or asked or 0)
 

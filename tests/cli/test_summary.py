@@ -156,6 +156,19 @@ def test_a_dry_run_of_a_recipe_needs_no_checkpoint(capsys: pytest.CaptureFixture
     assert code == 0 and json.loads(out)["forwards"] == 2560
 
 
+def test_a_dry_run_without_the_size_of_the_test_set_says_so(capsys: pytest.CaptureFixture[str]) -> None:
+    dry = ("eval", "--recipe", "llada2.0-mini/c-eval.report", "--dry-run")
+    code, out, _ = call(capsys, *dry)
+    assert code == 0 and "model: inclusionAI/LLaDA2.0-mini" in out and "GPU hours" not in out
+    assert "cost unknown: the size of its test set is not recorded (" in out and out.endswith("; --limit N gives one\n")
+    code, out, _ = call(capsys, *dry, "--json")
+    assert code == 0 and json.loads(out)["cost"].startswith("cost unknown: the size")
+    code, out, _ = call(capsys, *dry, "--limit", "10")
+    assert code == 0 and "10 documents" in out and "GPU" in out
+    code, _, err = call(capsys, *dry, "--gen-kwargs", "stepps=3")
+    assert code == 2 and "'stepps'" in err
+
+
 def test_a_dry_run_of_a_recipe_counts_the_flags_beside_it(capsys: pytest.CaptureFixture[str]) -> None:
     dry = ("eval", "--recipe", "llada-8b-instruct/gsm8k", "--dry-run")
     short = ("--gen-length", "32", "--steps", "32", "--repeats", "4")

@@ -7,7 +7,8 @@ import pytest
 from dare_bench import recipes
 from dare_bench.costs import trace
 from dare_bench.costs.checkpoint import published
-from dare_bench.costs.recipe import estimate
+from dare_bench.costs.recipe import SizeUnknownError, estimate
+from dare_bench.engine.plan import plan
 from dare_bench.errors import DecodingError, UnknownNameError, UsageError
 
 RUNNABLE = [r for name in recipes.registry().names("recipe") for r in recipes.find(name) if r.entry.run is not None]
@@ -77,10 +78,23 @@ def test_what_cannot_be_estimated_says_why(counted):
         estimate(one("llada-1.5/gsm8k"), gpu="B200")
     with pytest.raises(UsageError, match="humaneval-fim cannot be run"):
         estimate(one("llada-8b-base/humaneval-fim"))
-    with pytest.raises(UsageError, match=r"size of its test set is not recorded .*; give --limit with a count"):
+    with pytest.raises(SizeUnknownError, match=r"size of its test set is not recorded .*; --limit N gives one"):
         estimate(one("llada2.0-mini/c-eval.report"))
     assert estimate(one("llada2.0-mini/c-eval.report"), {"limit": 7}).documents == 7
     assert estimate(one("llada-8b-instruct/olympiadbench")).documents == 675 + 408 + 1240 + 236 + 115
+
+
+def test_every_recipe_that_runs_is_planned(counted):
+    for recipe in RUNNABLE:
+        (run,) = plan({"recipe": recipe.name})
+        assert run.recipe == recipe and run.fields["model"], recipe.name
+        test_set = recipe.entry.published.test_set
+        if test_set.documents is not None:
+            assert estimate(recipe, run.fields).forwards > 0, recipe.name
+            continue
+        with pytest.raises(SizeUnknownError, match="--limit N gives one"):
+            estimate(recipe, run.fields)
+        assert estimate(recipe, {**run.fields, "limit": 3}).documents == 3, recipe.name
 
 
 GSM8K = "llada-8b-instruct/gsm8k"

@@ -167,6 +167,27 @@ DECODING_DEFAULTS: Mapping[str, Mapping[str, Any]] = {
 }
 """Defaults that do not depend on the checkpoint, by family."""
 
+DECODING_FOLLOWS: Mapping[str, Mapping[str, str]] = {
+    "a2d_bd3lm": {'steps': 'gen_length'},
+    "a2d_mdlm": {'steps': 'gen_length', 'block_length': 'gen_length'},
+    "causal": {},
+    "diffusion_gemma": {},
+    "dream": {'steps': 'gen_length'},
+    "fast_dllm_v2": {},
+    "illada": {'steps': 'gen_length', 'block_length': 'gen_length'},
+    "llada": {'steps': 'gen_length', 'block_length': 'gen_length'},
+    "llada2": {'steps': 'block_length'},
+    "llada2.1": {'steps': 'block_length'},
+    "llada2.2": {'steps': 'block_length'},
+    "llada_moe": {'steps': 'gen_length', 'block_length': 'gen_length'},
+    "mdlm": {},
+    "nemotron_diffusion": {},
+    "open_dcoder": {'steps': 'gen_length'},
+    "sdar": {'denoising_steps': 'block_length'},
+    "stable_diffcoder": {'steps': 'gen_length'},
+}
+"""Fields whose default is the value of another field, by family."""
+
 ESTIMATORS = ("auto", "exact", "reference", "fast", "adaptive", "chain", "sizes", "pairs", "control")
 """Estimators of likelihoods; the last ones can be joined by +."""
 

@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import sys
 import textwrap
 from collections.abc import Iterable, Iterator, Mapping
@@ -122,6 +123,21 @@ def defaults(families: Iterable[Any]) -> str:
     return "\n".join([*lines, "}", '"""Defaults that do not depend on the checkpoint, by family."""', ""])
 
 
+def follows(families: Iterable[Any]) -> str:
+    """The decoding fields of each family whose default is the value of another field, with that field."""
+    lines = ["DECODING_FOLLOWS: Mapping[str, Mapping[str, str]] = {"]
+    for family in families:
+        names = {name: name for name in family.decoding.model_fields}
+        found = {}
+        for name, field in family.decoding.model_fields.items():
+            with contextlib.suppress(TypeError):  # a default that is computed from the other field's number
+                found[name] = field.get_default(call_default_factory=True, validated_data=names)
+        lines.append(
+            f'    "{family.name}": { {name: other for name, other in found.items() if other in names.values()}!r},'
+        )
+    return "\n".join([*lines, "}", '"""Fields whose default is the value of another field, by family."""', ""])
+
+
 def estimators(families: Iterable[Any]) -> str:
     """The names of likelihood estimators of all families."""
     spec = ModelSpec("any", 0, (), None, None, 1, 1, block_length=32)
@@ -185,6 +201,7 @@ def text() -> str:
         written("LikelihoodKeywords", of_likelihoods(families), more=("None",)),
         limits(family.decoding for family in families),
         defaults(families),
+        follows(families),
         estimators(families),
         strategies(),
     )

@@ -21,15 +21,15 @@ def refuse_json(json: bool) -> None:
         raise UsageError("--json: an estimate (--dry-run) is text; omit one of them")
 
 
-def show(fields: dict[str, Any], json: bool) -> None:
-    """Print the preview of one run or of several runs, without evaluating.
+def show(fields: dict[str, Any], json: bool, verbose: bool) -> None:
+    """Print the preview of one run or of several runs (``verbose``: with all settings), without evaluating.
 
     Raises: the errors of the preview of a single run; with several runs, errors are printed instead.
     """
     planned = plan(fields)
     printed = (lambda _: None) if json else echo
     if len(planned) == 1:
-        result = _previewed(planned[0], json)
+        result = _previewed(planned[0], json, verbose)
         if json:
             echo_json(result.plain())
         return
@@ -37,7 +37,7 @@ def show(fields: dict[str, Any], json: bool) -> None:
     for run in planned:
         printed(f"== {run.name}")
         try:
-            records.append({"name": run.name, **_previewed(run, json).plain()})
+            records.append({"name": run.name, **_previewed(run, json, verbose).plain()})
         except (UsageError, DataError) as error:
             records.append({"name": run.name, "refused": str(error)})
             printed(f"cannot run: {error}")
@@ -64,7 +64,7 @@ def show_training(fields: dict[str, Any], processes: int | None = None, gpu: str
     echo(text(estimate(spec, processes or process_count(), gpu, functions)))
 
 
-def _previewed(run: PlannedRun, json: bool) -> Preview | RecipeEstimate | UnknownCost:
+def _previewed(run: PlannedRun, json: bool, verbose: bool) -> Preview | RecipeEstimate | UnknownCost:
     """The preview of a run with its checkpoint, or an estimate by its recipe if the checkpoint is not on this machine.
     Printed as soon as it is known, unless as JSON."""
     if run.recipe is not None and not _is_local(str(run.fields.get("model"))):
@@ -83,7 +83,7 @@ def _previewed(run: PlannedRun, json: bool) -> Preview | RecipeEstimate | Unknow
 
     def on_ready(untimed: Preview) -> None:
         if not json:
-            print_preview(untimed)
+            print_preview(untimed, verbose)
         echo_error(f"timing a few samples for at most {TIMING_LIMIT:.0f}s")
 
     timed = preview(on_ready=on_ready, **run.fields)

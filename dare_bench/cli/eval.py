@@ -74,7 +74,7 @@ def evaluate(**options: Any) -> None:
     if dry_run:
         from dare_bench.cli.dry_run import show
 
-        show(fields, json)
+        show(fields, json, verbose)
         return
     State.resume = "; run the same command to resume" + (" (without --fresh)" if fields.get("fresh") else "")
     from dare_bench.engine.plan import plan

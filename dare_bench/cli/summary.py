@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from dare_bench.cli.plain import echo, plain_console, plain_table
 from dare_bench.errors import IncompleteError
-from dare_bench.keywords import DECODING_DEFAULTS
+from dare_bench.keywords import DECODING_DEFAULTS, DECODING_FOLLOWS
 from dare_bench.runs.schema import UNKNOWN
 from dare_bench.runs.text import counted, listed, no_answer, stopping, undecided
 from dare_bench.runs.writer import plain
@@ -170,7 +170,7 @@ def _rate(score: Score) -> str:
     return "" if score.extraction_rate is None else f"{100 * score.extraction_rate:.1f}%"
 
 
-_ALWAYS = ("gen_length", "temperature")
+_ALWAYS = ("gen_length",)
 """Settings that are printed whatever their values."""
 _DETAILS = frozenset({"early_stop", *Decoding.id_fields})
 """Settings that a run resolves by itself and that are read only in doubt."""
@@ -179,9 +179,8 @@ _OFF: tuple[Any, ...] = (None, False, 0, "none", [])
 
 
 def _print_block_settings(block: Block, complete: bool) -> None:
-    defaults = DECODING_DEFAULTS.get(block.model.family, {})
     decoding = {task: evaluated.decoding for task, evaluated in block.tasks.items()}
-    _print_settings("decoding", decoding, block.decoding_requested, complete, defaults)
+    _print_settings("decoding", decoding, block.decoding_requested, complete, block.model.family)
     _print_settings("likelihood", {t: e.likelihood for t, e in block.tasks.items()}, complete=complete)
 
 
@@ -190,18 +189,16 @@ def _print_settings(
     by_task: Mapping[str, Mapping[str, Any]],
     requested: Iterable[str] = (),
     complete: bool = False,
-    defaults: Mapping[str, Any] = {},
+    family: str = "",
 ) -> None:
     """Print resolved settings, the requested ones first, with one line for all tasks that share them. Without
-    ``complete``, those that were not requested and are off or at ``defaults`` are only counted."""
+    ``complete``, those that were not requested and are off or at the defaults of ``family`` are only counted."""
     names = {Decoding.aliases.get(name, name) for name in requested}
     groups: dict[str, list[str]] = {}
     for task, values in by_task.items():
         if values:
             texts = {name: f"{name}={value}" for name, value in values.items() if name not in Decoding.hidden}
-            shown = [
-                name for name in texts if name not in names and (complete or _matters(name, values[name], defaults))
-            ]
+            shown = [name for name in texts if name not in names and (complete or _matters(name, values, family))]
             others = " ".join(texts[name] for name in shown)
             explicit = " ".join(text for name, text in texts.items() if name in names)
             line = f"requested: {explicit}; others: {others}" if explicit else others
@@ -212,13 +209,17 @@ def _print_settings(
         echo(f"{kind} ({listed(tasks, 4)}): {text}")
 
 
-def _matters(name: str, value: Any, defaults: Mapping[str, Any]) -> bool:
-    """Is that a setting to see at every run: one that is not at its default? Where none is known, that is off."""
+def _matters(name: str, values: Mapping[str, Any], family: str) -> bool:
+    """Is that a setting to see at every run: one that is not at its default? A default may be the value of another
+    field. What else a known family computes counts as default; of an unknown family, what is off does."""
+    value, defaults, followed = values[name], DECODING_DEFAULTS.get(family, {}), DECODING_FOLLOWS.get(family, {})
     if name in defaults:
         at_default = value == plain(defaults[name])
+    elif name in followed:
+        at_default = value == values.get(followed[name])
     else:
         common = Decoding.model_fields[name].default if name in Decoding.model_fields else None
-        at_default = value in _OFF or value == common
+        at_default = bool(defaults) or value in _OFF or value == common
     return name in _ALWAYS or not (name in _DETAILS or at_default)
 
 
@@ -252,15 +253,15 @@ def record(run: Run) -> dict[str, Any]:
     }
 
 
-def print_preview(preview: Preview) -> None:
-    """Print what a run would be: settings, requests, one prompt."""
+def print_preview(preview: Preview, verbose: bool = False) -> None:
+    """Print what a run would be: settings (``verbose``: all of them), requests, one prompt."""
     for name, value in preview.spec.items():
         if value not in (None, {}, []):
             echo(f"{name}: {value}")
     echo(f"run: {preview.run_path}{' (exists; would be resumed or extended)' if preview.exists else ''}")
     echo(f"content: {preview.model['content_hash']}")
-    _print_settings("decoding", preview.decoding, preview.spec["decoding"], complete=True)
-    _print_settings("likelihood", preview.likelihood, preview.spec["likelihood"], complete=True)
+    _print_settings("decoding", preview.decoding, preview.spec["decoding"], verbose, preview.model["family"])
+    _print_settings("likelihood", preview.likelihood, preview.spec["likelihood"], verbose)
     counts = ", ".join(f"{task} {count}" for task, count in preview.requests.items())
     echo(f"requests: {sum(preview.requests.values())} ({counts})")
     echo(f"forward passes: at most {preview.forwards}, summed over rows")

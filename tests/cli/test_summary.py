@@ -56,13 +56,24 @@ def test_decoding_fields_at_the_familys_defaults_are_counted_and_with_verbose_pr
     short = capsys.readouterr().out
     assert "remasking" not in short and "cfg_scale=1.5" in short
     (hidden,) = (line for line in short.splitlines() if line.startswith("decoding"))
-    assert hidden.endswith("more with -v)") and "temperature=0.0" in hidden and "requested: steps=8;" in hidden
+    assert hidden.endswith("more with -v)") and "temperature" not in hidden and "requested: steps=8;" in hidden
     print_run(run, verbose=True)
     whole = capsys.readouterr().out
     assert "remasking=low_confidence" in whole and "with -v" not in whole
     alter(folder := make_run(tmp_path, "b", decoding={**decoding, "remasking": "random"}), decoding_requested={})
     print_run(Run(folder))
-    assert "remasking=random" in capsys.readouterr().out
+    shown = capsys.readouterr().out
+    assert "remasking=random" in shown and "steps=8" in shown, "the task's steps, which are not gen_length"
+
+
+def test_nothing_requested_prints_no_field_that_the_family_computes(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    decoding = {"gen_length": 20, "stop": ["\n"], "steps": 20, "block_length": 20, "confidence_dtype": "float32"}
+    alter(folder := make_run(tmp_path, decoding={**decoding, "temperature": 0.0}), decoding_requested={})
+    print_run(Run(folder))
+    (line,) = (line for line in capsys.readouterr().out.splitlines() if line.startswith("decoding"))
+    assert line.partition(": ")[2] == "gen_length=20 stop=['\\n'] (7 more with -v)"
 
 
 # -- Progress of counted work: a bar on a terminal, lines now and then off it, nothing where it ------------------------

@@ -143,7 +143,7 @@ def _recognized(family: dict[str, Any]) -> str:
         return f"autoregressive; any other *{', *'.join(family['endings'])} that transformers has"
     if family["shares"]:
         shared = ", ".join(map("/".join, family["shares"]))
-        return f"{shared} with {family['named']!r} in the checkpoint's name, or --family {family['name']}"
+        return f"{family['named']!r} in the checkpoint's name, or --family {family['name']}: {shared}"
     return ", ".join(map("/".join, family["matches"])) or f"--family {family['name']}"
 
 

@@ -12,7 +12,7 @@ import sys
 import textwrap
 from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import asdict
-from itertools import zip_longest
+from itertools import accumulate, zip_longest
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import typer
@@ -98,11 +98,20 @@ def wrapped(line: str, width: int) -> str:
     return "\n".join(lines)
 
 
+_LEAST = 20
+"""Characters to which a column may be cut."""
+
+
 def echo_columns(rows: Sequence[Sequence[str]], indent: str = "", *, cut: bool = True) -> None:
-    """Print aligned columns on stdout, fast for thousands of rows. On a terminal the columns on the right are cut, so
-    that each row is one line, unless ``cut`` is False; a file or a pipe gets all."""
+    """Print aligned columns on stdout, fast for thousands of rows. On a terminal each row is one line, unless ``cut``
+    is False: columns that have little room on the right are left out, and longer cells of the last one are cut. A file
+    or a pipe gets all."""
     widths = [max(map(len, column)) for column in zip_longest(*rows, fillvalue="")]
     width = terminal_width()
+    if cut and width is not None:
+        starts = accumulate((size + 2 for size in widths), initial=len(indent))
+        fits = [start + min(size, _LEAST) <= width for start, size in zip(starts, widths, strict=False)]
+        widths = widths[: max(1, sum(fits))]
     lines = [indent + "  ".join(map(str.ljust, row, widths)).rstrip() for row in rows]
     if cut and width is not None:
         lines = [line if len(line) <= width else f"{line[: width - 1].rstrip()}…" for line in lines]

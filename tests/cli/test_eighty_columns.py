@@ -18,6 +18,7 @@ from typer.testing import CliRunner
 
 from dare_bench.cli import VERBS, app, main
 from dare_bench.cli.ls import BEST_KNOWN
+from dare_bench.cli.plain import echo_columns
 from dare_bench.cli.words import HEADINGS
 from dare_bench.formatting import about_points
 
@@ -101,6 +102,25 @@ def test_no_line_is_longer_and_no_cell_is_folded(
     for head, first in pairwise(lines):
         if head.startswith("task ") and "95%" in head:  # a folded interval goes on below its cell
             assert re.search(r"\d%? to \d|─", first), (head, first)
+
+
+def test_only_a_cell_that_is_cut_is_marked(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", "40")
+    monkeypatch.setattr(sys, "stdout", terminal := Terminal())
+    echo_columns([["a", "x" * 30, "left out"], ["b", "whole", "too"]])
+    echo_columns([["a", "x" * 60, "left out"], ["b", "whole", "too"]])
+    echo_columns([["a", "x" * 20, "y" * 30], ["b", "whole", "too"]])
+    echo_columns([["a", "x" * 27, "fits"], ["b", "whole", "too"]])
+    lines = terminal.getvalue().splitlines()
+    assert lines[:4] == ["a  " + "x" * 30, "b  whole", "a  " + "x" * 36 + "…", "b  whole"]
+    assert lines[4:] == ["a  " + "x" * 20, "b  whole", "a  " + "x" * 27 + "  fits", "b  whole" + " " * 24 + "too"]
+
+
+def test_the_word_that_chooses_a_family_is_not_cut(monkeypatch: pytest.MonkeyPatch) -> None:
+    lines = printed(monkeypatch, "ls", "models")
+    assert all(
+        any(line.startswith(f"a2d_{kind} ") and f"'{kind}'" in line for line in lines) for kind in ("bd3lm", "mdlm")
+    )
 
 
 @pytest.mark.parametrize(

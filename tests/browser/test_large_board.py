@@ -179,6 +179,7 @@ def test_a_number_of_passes_leaves_the_rows_within_it_and_names_the_best(look: L
     assert settings and words.inner_text() == f"At most 8 passes: best is {name} {score} ({settings})"
     page.goto(f"{table.as_uri()}?passes=8&rank=task_07")
     page.locator("td[data-of=task_07] > .bar").first.wait_for()
+    settle(page)
     values = [float(text) for text in page.locator("td[data-of=task_07] b").all_inner_texts()]
     assert len(values) == 150 and f" {max(values):.1f} (" in words.inner_text()
     page.get_by_role("button", name="Reset").click()

@@ -57,9 +57,8 @@ class CudaGraphs:
 
     def __call__(self, forward: Forward) -> Forward:
         before = self._last() if self._last is not None else None
-        pool = (
-            torch.cuda.graph_pool_handle() if before is None else before.pool()
-        )  # that of no graph cannot be used again
+        # A pool whose graphs are all gone cannot be used again.
+        pool = torch.cuda.graph_pool_handle() if before is None else before.pool()
         torch.cuda.synchronize(self.stream.device)
         graph = torch.cuda.CUDAGraph()
         with torch.cuda.graph(graph, pool=pool, stream=self.stream):
@@ -87,7 +86,7 @@ class Frames:
         network: whose forwards have frames, while it is in evaluation mode.
         compiler: makes one graph of a forward; None: it is captured as it is.
         capture: captures the graph; None: it is called.
-        most_tokens: of a forward that has a frame.
+        most_tokens: the most tokens of a forward that has a frame.
     """
 
     def __init__(

@@ -104,11 +104,11 @@ def _is_local(model: str) -> bool:
 
 
 def _print_estimate(run: PlannedRun, recipe: Recipe, result: RecipeEstimate | UnknownCost) -> None:
+    from dare_bench.costs.recipe import RecipeEstimate
+
     for name, value in run.fields.items():
         if value not in (None, {}, (), [], ""):
             echo(f"{name}: {','.join(value) if isinstance(value, tuple) else value}")
-    from dare_bench.costs.recipe import RecipeEstimate
-
     if isinstance(result, RecipeEstimate):
         model, published = run.fields["model"], recipe.file.model
         dimensions = "its dimensions" if model == published else f"the dimensions of {published}"

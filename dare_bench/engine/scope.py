@@ -44,7 +44,7 @@ class Scope:
         """For the name of a folder: ``first-50``, ``chosen-0f3a9c21bd``."""
         return f"first-{self.limit}" if self.samples is None else f"chosen-{fingerprint.digest(self.plain())}"
 
-    def _first(self, total: int | None) -> int | None:
+    def first(self, total: int | None) -> int | None:
         """How many documents from the start; None: all; -1: a fraction of an unknown number."""
         if self.limit is None:
             return None
@@ -63,7 +63,7 @@ class Scope:
     def _covers_task(self, other: Scope, task: str, total: int | None) -> bool:
         ids = self.samples.get(task) if self.samples is not None else None
         other_ids = other.samples.get(task) if other.samples is not None else None
-        first, other_first = self._first(total), other._first(total)
+        first, other_first = self.first(total), other.first(total)
         if -1 in (first, other_first):
             return first is None and ids is None
         if other_ids is not None:

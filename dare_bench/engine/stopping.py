@@ -128,10 +128,9 @@ def _random_order(task: str, documents: Iterable[Any], seed: int) -> list[Any]:
 
 
 def _most(limit: int | float | None, total: int) -> int:
-    """The most documents of a task of ``total``, as ``--limit`` is read elsewhere."""
-    if limit is None:
-        return total
-    return min(total, int(limit) if limit >= 1 else math.ceil(limit * total))
+    """The most documents of a task of ``total``."""
+    first = Scope(limit).first(total)
+    return total if first is None else first
 
 
 def _is_narrow(intervals: Mapping[str, CI], spec: RunSpec) -> bool:

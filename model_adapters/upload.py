@@ -33,12 +33,14 @@ def upload(tensors: Mapping[str, Tensor], device: torch.device) -> dict[str, Ten
 
 
 def mapped(record: Any, kinds: tuple[type, ...], change: Callable[[str, Tensor], Tensor], name: str = "") -> Any:
-    """A record with other tensors, each of which ``change`` makes of its name and the one before; those in its lists
-    and in dataclasses of these kinds included."""
+    """A record with other tensors, each of which ``change`` makes of its name and the one before; those in its lists,
+    dictionaries and dataclasses of these kinds included."""
     if isinstance(record, Tensor):
         return change(name, record)
     if isinstance(record, list):
         return [mapped(item, kinds, change, f"{name}.{i}") for i, item in enumerate(record)]
+    if isinstance(record, dict):
+        return {key: mapped(item, kinds, change, f"{name}.{key}") for key, item in record.items()}
     if not isinstance(record, kinds):
         return record
     dataclass: Any = record

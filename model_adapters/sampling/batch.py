@@ -72,7 +72,6 @@ class ActiveRows:
     def _state(self, kinds: Sequence[Sampler], mask_id: int) -> DeviceState:
         """What :attr:`device` holds, on the host."""
         rows, samplers = self.rows, [row.sampler for row in self.rows]
-        remasks = any(sampler.strategy.remasks for sampler in samplers)
         state = DeviceState(
             kinds,
             mask_id,
@@ -83,7 +82,7 @@ class ActiveRows:
             deterministic_R=self._by_row((not sampler.draws for sampler in samplers), torch.bool),
             scale_R=self._by_row((sampler.attention.cfg_scale for sampler in samplers), torch.float32),
             finite=torch.ones((), dtype=torch.bool),
-            score_T=self._along([row.scores for row in rows], float("inf")) if remasks else None,
+            carried=self._carried(),
             static=self.sizes is not None,
             rows=self.rows * self.states,
             inputs=self.inputs and self.inputs(rows),
@@ -116,9 +115,18 @@ class ActiveRows:
         tables["going_R"].view(self.states, self.slots)[:, at_M] = (torch.arange(self.states) == 0)[:, None]
         return tables
 
-    def _along(self, parts: list[Tensor], fill: float = 0) -> Tensor:
-        """Tensors of the rows beside their canvases, then ``fill`` for null tokens: [T]."""
-        return pad(torch.cat(parts), (0, self.canvas - sum(self.lengths)), value=fill).repeat(self.states)
+    def _along(self, parts: list[Tensor]) -> Tensor:
+        """Tensors of the rows beside their canvases, then zeros for null tokens: [T, ...]."""
+        null = parts[0].new_zeros(self.canvas - sum(self.lengths), *parts[0].shape[1:])
+        return torch.cat([*parts, null] * self.states)
+
+    def _carried(self) -> dict[str, Tensor]:
+        """What strategies keep beside the canvases; zeros in rows whose strategy does not."""
+        kinds = {name: x_L for row in self.rows for name, x_L in row.carried.items()}
+        return {
+            name: self._along([row.carried.get(name, x.new_zeros(len(row.canvas), *x.shape[1:])) for row in self.rows])
+            for name, x in kinds.items()
+        }
 
     def _grown(self, name: str, size: int) -> int:
         """A size with room for at least one null entry, if they are used."""
@@ -216,10 +224,11 @@ class ActiveRows:
         if device.drafts is not None:
             for row, saved in zip(self.rows, read["saved_F"].tolist(), strict=False):
                 row.saved = saved
-        if device.score_T is not None:
-            scores = device.score_T[: sum(self.lengths)].to("cpu", copy=True).split(self.lengths)
-            for row, own in zip(self.rows, scores, strict=True):
-                row.scores = own
+        for name, x_T in device.carried.items():
+            of_rows = x_T[: sum(self.lengths)].to("cpu", copy=True).split(self.lengths)
+            for row, own in zip(self.rows, of_rows, strict=True):
+                if name in row.carried:
+                    row.carried[name] = own
         if device.inputs is not None:
             device.inputs.sync()
 

@@ -58,6 +58,7 @@ def joined(groups: Sequence[DecisionGroup], decisions: Sequence[Decision], posit
     score_N = confidence_N.clone()
     logprob_N = None if all(part.logprob_N is None for part in decisions) else confidence_N.clone()
     ended_R = torch.zeros_like(positions.deterministic_R)
+    carried = {name: x_N.clone() for name, x_N in positions.carried.items()}
     for group, part in zip(groups, decisions, strict=True):
         at_N = group.at_N
         token_N[at_N], written_N[at_N], after_N[at_N] = part.token_N, part.written_N, part.after_N
@@ -65,4 +66,6 @@ def joined(groups: Sequence[DecisionGroup], decisions: Sequence[Decision], posit
         if logprob_N is not None and part.logprob_N is not None:
             logprob_N[at_N] = part.logprob_N
         ended_R = ended_R if part.ended_R is None else ended_R | part.ended_R
-    return Decision(token_N, confidence_N, score_N, written_N, after_N, logprob_N, ended_R)
+        for name, x_N in part.carried.items():
+            carried[name][at_N] = x_N
+    return Decision(token_N, confidence_N, score_N, written_N, after_N, logprob_N, ended_R, carried)

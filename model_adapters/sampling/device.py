@@ -70,8 +70,8 @@ class DeviceState:
     """False for rows whose block is finished, which wait unchanged until the host looks."""
     finite: Tensor
     """False, [], if a largest logit was NaN or infinite."""
-    score_T: Tensor | None = None
-    """The scores with which tokens were written, beside ``canvas_T``; None if no strategy remasks."""
+    carried: dict[str, Tensor] = field(default_factory=dict)
+    """What strategies keep beside ``canvas_T``, [T, ...] each."""
     ties: NearTies | None = None
     """None: near ties are not recorded."""
     pack: Pack | None = None
@@ -117,14 +117,14 @@ class DeviceState:
         live_N = open_N & self.going_R[c.row_N]
         of_N = {name: getattr(c, name) for name in ("row_N", "column_N", "position_N", "place_N", "slot_N")}
         of_N |= {"current_N": current_N, "masked_N": masked_N}
-        if self.score_T is not None:
-            of_N["score_N"] = self.score_T[c.place_N]
+        carried = {name: x_T[c.place_N] for name, x_T in self.carried.items()}
         at_N = None
         if self.static:
             of_N["live_N"] = live_N
         else:
             at_N = live_N.nonzero()[:, 0]
             of_N = {name: x_N[at_N] for name, x_N in of_N.items()}
+            carried = {name: x_N[at_N] for name, x_N in carried.items()}
         remembered = any(sampler.strategy.remembers for sampler in self.kinds)
         of_R = {name: getattr(self, name) for name in ROW_TABLES}
         step_R = self.step_R.clamp(max=self.schedule_RS.shape[1] - 1)
@@ -137,6 +137,7 @@ class DeviceState:
             masks_outside_R=self.pack.masks_outside_R,
             lengths=[len(row.canvas) for row in self.rows],
             memories=[deepcopy(row.memory) for row in self.rows] if remembered else (),
+            carried=carried,
         )
         if any(sampler.strategy.edits for sampler in self.kinds):
             positions = replace(positions, post_steps_R=self.post_steps_R + (positions.full_R & self.going_R))
@@ -166,9 +167,8 @@ class DeviceState:
     def write(self, positions: Positions, decision: Decision) -> None:
         """Write a decision into the canvases."""
         place_N = positions.place_N
-        if self.score_T is not None:
-            new_N = decision.written_N & positions.masked_N
-            self.score_T[place_N] = torch.where(new_N, decision.score_N.double(), self.score_T[place_N])
+        for name, x_N in decision.carried.items():
+            self.carried[name][place_N] = x_N
         self.canvas_T[place_N] = decision.after_N
         for row, memory in zip(self.rows, positions.memories, strict=False):  # none unless a strategy remembers
             row.memory = memory

@@ -5,14 +5,17 @@ Shape letters: N open positions, R rows, K most probable tokens.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass, fields, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, fields, replace
 from typing import Any
 
 import torch
 from torch import Tensor
 
 from dare_bench.diffusion.rng import Draw, uniform
+
+SCORE = "score"
+"""The name of what a strategy carries that remasks."""
 
 
 @dataclass(frozen=True)
@@ -47,8 +50,8 @@ class Positions:
     lengths: Sequence[int]
     masks_outside_R: Tensor | None = None
     """Masks of the block that the forward did not see."""
-    score_N: Tensor | None = None
-    """If a strategy remasks: the score with which a written token was chosen, float64; inf where it was given."""
+    carried: Mapping[str, Tensor] = field(default_factory=dict)
+    """What strategies keep beside the tokens (``Strategy.carries``), [N, ...] each."""
     memories: Sequence[Any] = ()
     """By row, what a strategy that remembers keeps of its block."""
     live_N: Tensor | None = None
@@ -83,7 +86,8 @@ class Positions:
 
     def only(self, which_N: Tensor) -> Positions:
         values = {f.name: getattr(self, f.name) for f in fields(self) if f.name.endswith("_N")}
-        return replace(self, **{name: x_N[which_N] for name, x_N in values.items() if x_N is not None})
+        carried = {name: x_N[which_N] for name, x_N in self.carried.items()}
+        return replace(self, **{name: x_N[which_N] for name, x_N in values.items() if x_N is not None}, carried=carried)
 
     def uniform(self, draw: Draw, which: slice | None = None) -> Tensor:
         """Uniform random numbers of this forward, float64 [N]."""
@@ -140,6 +144,7 @@ class Offer:
         remasked_N: Tensor | None = None,
         token_N: Tensor | None = None,
         ended_R: Tensor | None = None,
+        carried: Mapping[str, Tensor] | None = None,
     ) -> Decision:
         """The decision to write the positions ``written_N``.
 
@@ -147,6 +152,7 @@ class Offer:
             remasked_N: written positions that become masks again.
             token_N: tokens other than the proposed ones.
             ended_R: rows whose block ends with this forward.
+            carried: new values beside the tokens.
         """
         positions, confidence_N, logprob_N = self.positions, self.confidence_N, self.logprob_N
         token = self.token_N if token_N is None else token_N
@@ -154,14 +160,17 @@ class Offer:
         if logprob_N is not None and token_N is not None:
             other_N = torch.where(token_N == positions.mask_id, 0.0, float("nan"))
             logprob_N = torch.where(token_N == self.token_N, logprob_N, other_N)
+        carried = dict(carried or {})
+        if SCORE in positions.carried:
+            new_N = written_N & positions.masked_N
+            carried[SCORE] = torch.where(new_N, self.score_N.double(), positions.carried[SCORE])
         if remasked_N is not None:
-            assert positions.score_N is not None
             token = torch.where(remasked_N, positions.mask_id, token)
-            confidence_N = torch.where(remasked_N, positions.score_N, confidence_N.double())
+            confidence_N = torch.where(remasked_N, positions.carried[SCORE], confidence_N.double())
             logprob_N = None if logprob_N is None else torch.where(remasked_N, 0.0, logprob_N)
             written_N = written_N | remasked_N
         after_N = torch.where(written_N, token, positions.current_N)
-        return Decision(token, confidence_N, self.score_N, written_N, after_N, logprob_N, ended_R)
+        return Decision(token, confidence_N, self.score_N, written_N, after_N, logprob_N, ended_R, carried)
 
 
 @dataclass(frozen=True)
@@ -180,6 +189,8 @@ class Decision:
     """Above temperature 0: as offered, 0 for a mask, NaN where the token is not the one that was drawn."""
     ended_R: Tensor | None = None
     """Rows whose block ends with this forward, whatever it holds (None: no row)."""
+    carried: Mapping[str, Tensor] = field(default_factory=dict)
+    """New values beside the tokens, [N, ...] each."""
 
     def only(self, written_N: Tensor, positions: Positions) -> Decision:
         """The same tokens at other positions."""

@@ -83,8 +83,8 @@ class RowState:
     """Positions due in each forward of the block, as the strategy planned them."""
     dropped: list[tuple[int, int]] = field(default_factory=list)
     """Place in the answer and id of each token that was taken out of the canvas (``AttentionPolicy.unseen``)."""
-    scores: Tensor = field(init=False)
-    """If the strategy remasks: the score with which each token was written, float64 [L]; inf where it was given."""
+    carried: dict[str, Tensor] = field(default_factory=dict)
+    """What the strategy keeps beside the tokens, [L, ...] each."""
     memory: Any = None
     """What a strategy that remembers keeps of the block."""
     soft: Tensor | None = None
@@ -107,7 +107,6 @@ class RowState:
         masks = self.sampler.canvas_length(len(self.prompt)) - len(written)
         self.canvas = torch.tensor([*written, *[self.mask_id] * masks], dtype=torch.long)
         self.forward = self.start_forward
-        self.scores = torch.full((len(self.canvas),), float("inf"), dtype=torch.float64)
 
     @property
     def answer_begin(self) -> int:
@@ -197,6 +196,8 @@ class RowState:
     def next_block(self, vocab: int) -> bool:
         """Enter the next block that has masks; False when the row is finished."""
         sampler, p = self.sampler, len(self.prompt)
+        if self.block < 0:
+            self._carry(vocab)
         while True:
             if self.block >= 0:
                 self.steps.append(self.step)
@@ -224,6 +225,11 @@ class RowState:
             if masks:
                 return True
 
+    def _carry(self, vocab: int) -> None:
+        """Beside a new canvas, what the strategy keeps there."""
+        kinds = self.sampler.strategy.carries(vocab).items()
+        self.carried = {name: torch.full((len(self.canvas), *x.size), x.fill, dtype=x.dtype) for name, x in kinds}
+
     def _drop_unseen(self) -> None:
         """Take out of the canvas what later blocks do not see of this one."""
         if not self.sampler.attention.unseen:
@@ -232,7 +238,7 @@ class RowState:
         gone[: self.first_response] = gone[self.stop :] = False
         begin = self.answer_begin
         self.dropped += [(i - begin, int(self.canvas[i])) for i in gone.nonzero()[:, 0].tolist()]
-        self.canvas, self.scores = self.canvas[~gone], self.scores[~gone]
+        self.canvas, self.carried = self.canvas[~gone], {name: x_L[~gone] for name, x_L in self.carried.items()}
 
     def _scheduled(self, schedule: Sequence[int]) -> list[int]:
         """The schedule without forwards that would write nothing: trailing ones, and the others too unless their random

@@ -10,19 +10,28 @@ Shape letters: N open positions, R rows.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any, ClassVar, Literal
+from typing import Any, ClassVar, Literal, NamedTuple
 
+import torch
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from torch import Tensor
 
 from dare_bench.errors import DecodingError
 from dare_bench.model_adapters.fields import first_error, unknown_field
 from dare_bench.model_adapters.sampling.ranking import Ranked, rank
-from dare_bench.model_adapters.sampling.records import Decision, Offer, Positions
+from dare_bench.model_adapters.sampling.records import SCORE, Decision, Offer, Positions
 from dare_bench.model_adapters.sampling.scores import SCORES, PositionScore, RankBy
 from dare_bench.registry import registry
 
 Ends = Literal["full", "planned", "schedule"]
+
+
+class Carried(NamedTuple):
+    """A value beside each token of the canvas, of shape ``size``, that begins as ``fill``."""
+
+    fill: float
+    dtype: torch.dtype = torch.float64
+    size: tuple[int, ...] = ()
 
 
 class Strategy(BaseModel):
@@ -42,8 +51,8 @@ class Strategy(BaseModel):
     edits: ClassVar[bool] = False
     """Are the written tokens of the block open, too?"""
     remasks: ClassVar[bool] = False
-    """Does ``select`` read the scores with which tokens were written (``Positions.score_N``)? Only with
-    ``edits``."""
+    """Does ``select`` read the scores with which tokens were written? They are carried as ``SCORE``, inf where a token
+    was given. Only with ``edits``."""
     steps: int | None = Field(default=None, ge=1)
     """Forwards planned for a block; None: one for each of its tokens."""
 
@@ -83,6 +92,11 @@ class Strategy(BaseModel):
         """The state of a row's block for ``select``, from its masks after the prompt; a strategy that overrides this
         ``remembers``."""
         return None
+
+    def carries(self, vocab: int) -> Mapping[str, Carried]:
+        """What ``select`` reads beside the open positions (``Positions.carried``) and gives other values there
+        (``Offer.write(carried=...)``). It stays with the row, also when it moves to another batch."""
+        return {SCORE: Carried(float("inf"))} if self.remasks else {}
 
     def planned(self, length: int) -> int:
         """Forwards planned for a block of ``length`` tokens."""

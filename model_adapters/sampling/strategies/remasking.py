@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from dare_bench.model_adapters.sampling.ranking import rank
-from dare_bench.model_adapters.sampling.records import Decision, Offer, Positions
+from dare_bench.model_adapters.sampling.records import SCORE, Decision, Offer, Positions
 from dare_bench.model_adapters.sampling.strategies import Strategy
 from dare_bench.model_adapters.sampling.strategies.quota import Quota
 
@@ -27,9 +27,8 @@ class Rcr(Quota):
 
     def select(self, offer: Offer) -> Decision:
         positions = offer.positions
-        assert positions.score_N is not None
         masked_N, row_N = positions.masked_N, positions.row_N
-        score_N = torch.where(masked_N, offer.score_N.double(), positions.score_N)
+        score_N = torch.where(masked_N, offer.score_N.double(), positions.carried[SCORE])
         ranked = rank(score_N, positions)
         masks_R = positions.count(positions.live(masked_N))
         kept_R: Tensor = ranked.count_R - (masks_R - positions.quota_R).clamp(min=0)
@@ -51,9 +50,8 @@ class P2(Strategy):
 
     def select(self, offer: Offer) -> Decision:
         positions = offer.positions
-        assert positions.score_N is not None
         masked_N = positions.masked_N
-        free_N = positions.live(masked_N | positions.score_N.isfinite())
+        free_N = positions.live(masked_N | positions.carried[SCORE].isfinite())
         ranked = rank(-offer.score_N, positions, free_N)  # of equal ones the leftmost is masked first
         # The share in float64, the product in float32: other arithmetic truncates to other integers.
         share_R = 1 - (positions.step_R + 1).double() / positions.limit_R.clamp(min=1)

@@ -75,6 +75,11 @@ STRATEGIES: tuple[str, ...] = (
     "sampling.strategies.wrapped:Eoser",
     "sampling.strategies.remasking:Rcr",
     "sampling.strategies.remasking:P2",
+    "sampling.strategies.bounded:EbSampler",
+    "sampling.strategies.klass:Klass",
+    "sampling.strategies.prophet:Prophet",
+    "sampling.strategies.d3llm:D3llm",
+    "sampling.strategies.pc_sampler:PcSampler",
 )
 """Module and class of each strategy; it is registered under the name of its class in snake case."""
 

@@ -22,6 +22,7 @@ from dare_bench.model_adapters.sampling.stopping import StoppingPolicy
 from dare_bench.model_adapters.sampling.strategies import Strategy, strategy_of
 from dare_bench.model_adapters.sampling.strategies.quota import BlockQuota, Quota
 from dare_bench.model_adapters.sampling.strategies.wrapped import FirstToken, WrappedStrategy
+from dare_bench.model_adapters.sampling.tokens import TokenPolicy
 from dare_bench.model_adapters.scoring.likelihood_estimators import Blockwise, LikelihoodEstimator, WholeTarget
 from dare_bench.types import Decoding, ModelSpec, Tier
 
@@ -68,6 +69,20 @@ class SamplerFields(Decoding):
         return value if value is None else strategy_of(value)
 
     @model_validator(mode="after")
+    def _one_strategy(self) -> Self:
+        if self.strategy is None:
+            return self
+        for name in sorted(self.own_strategy & self.model_fields_set - self.strategy.keeps):
+            value, default = getattr(self, name), type(self).model_fields[name].default
+            if (value or None) != (default or None):
+                raise ValueError(
+                    f"{name}={value!r} belongs to the family's own strategies, not to strategy="
+                    f"{self.strategy.name!r}: give the strategy's own fields, as JSON: "
+                    '{"strategy": {"name": ..., "field": value}}'
+                )
+        return self
+
+    @model_validator(mode="after")
     def _keeps_text(self) -> Self:
         for name in ("early_stop", "eos_early_stop"):
             if getattr(self, name, None) and self.text_after_eos == "keep":
@@ -86,7 +101,8 @@ class SamplerFields(Decoding):
             values.pop("strategy", None)
             return values
         values["strategy"] = self.strategy.recorded()
-        return {name: value for name, value in values.items() if name not in self.own_strategy}
+        dropped = self.own_strategy - self.strategy.keeps
+        return {name: value for name, value in values.items() if name not in dropped}
 
 
 EDIT_IDS = ("delete_token_id", "split_token_id")
@@ -182,18 +198,21 @@ class FamilyRules(ABC):
             DecodingError: an editing strategy in a wrapper that does not support it.
         """
         chosen = decoding.strategy
-        if around is not None and chosen is not None and chosen.edits:
+        if around is not None and chosen is not None and (chosen.edits or chosen.whole):
+            does = "writes over tokens" if chosen.edits else "sees the whole answer"
             raise DecodingError(
-                f"strategy {chosen.name!r} writes over tokens; {self.name} cannot do so with a cache, or where "
-                "a block's first token is predicted before the block"
+                f"strategy {chosen.name!r} {does}; {self.name} cannot do so with a cache, or where a block's first "
+                "token is predicted before the block"
             )
         stops = early_stop if decoding.early_stop is None else decoding.early_stop
         cut = decoding.text_after_eos == "cut"
         ends = {"eos_ids": spec.eos_ids, **(stopping or {})}
-        inner = (chosen or strategy).for_model(ends["eos_ids"], block_length)
+        if chosen is not None:
+            strategy, pieces = _in_place_of(strategy, chosen, pieces)
+        inner = strategy.for_model(ends["eos_ids"], block_length)
         sampler = Sampler(
             decoding.gen_length,
-            block_length,
+            decoding.gen_length if inner.whole else block_length,
             inner if around is None else around(inner=inner),
             reference=replace(
                 reference, replay=decoding.rng == "reference", count="forwards" if chosen else reference.count
@@ -280,12 +299,35 @@ def special_from_tokenizer(tokenizer: Any | None, text: str) -> int | None:
     return None if token is None else int(token)
 
 
+def _in_place_of(own: Strategy, chosen: Strategy, pieces: Mapping[str, Any]) -> tuple[Strategy, dict[str, Any]]:
+    """The strategy that a user names in place of a family's own, and the sampler's pieces as it needs them.
+
+    Raises:
+        DecodingError: it cannot decode with these pieces.
+    """
+    attention: AttentionPolicy = pieces.get("attention", AttentionPolicy())
+    if chosen.whole and (attention.causal or attention.cache.used):
+        how = "with a cache" if attention.cache.used else "block after block"
+        raise DecodingError(
+            f"strategy {chosen.name!r} sees the whole answer, which is decoded {how} here; use a family with "
+            "bidirectional attention (llada, dream, a2d_mdlm, ...) and no cache"
+        )
+    if chosen.steps is None and "steps" in chosen.keeps:
+        chosen = chosen.model_copy(update={"steps": own.steps})
+    tokens: TokenPolicy = pieces.get("tokens", TokenPolicy())
+    tokens = replace(
+        tokens,
+        confidence_float64=tokens.confidence_float64 or chosen.float64,
+        alternatives=max(tokens.alternatives, chosen.alternatives),
+    )
+    return chosen, {**pieces, "tokens": tokens}
+
+
 def _undraftable(sampler: Sampler) -> str | None:
     """Why no steps of a sampler can be drafted; None: they can."""
-    if sampler.strategy.edits or sampler.strategy.remasks or sampler.strategy.remembers:
-        return (
-            f"strategy {sampler.strategy.name!r} writes over tokens or remembers what it did, which cannot be drafted"
-        )
+    strategy = sampler.strategy
+    if strategy.edits or strategy.remasks or strategy.remembers or strategy.carries(1):
+        return f"strategy {strategy.name!r} writes over tokens or remembers what it did, which cannot be drafted"
     if sampler.replays or sampler.inputs is not None:
         return "random numbers of rng='reference' are drawn as the published code makes forwards, without drafts"
     if sampler.attention.cache.follows_canvas or sampler.reference.count == "carry":

@@ -37,14 +37,6 @@ def resolve_fields(
         if field not in known:
             raise unknown_field(spec.family, field, known)
     given = {k: v for k, v in fields.items() if v is not None}
-    own: list[str] = sorted(getattr(kind, "own_strategy", frozenset()) & given.keys())
-    if "strategy" in given and own:
-        name = own[0]
-        raise DecodingError(
-            f"{name}={given[name]!r} belongs to {spec.family}'s own strategies, not to strategy="
-            f"{given['strategy']!r}: give the strategy's own fields, as JSON: "
-            '{"strategy": {"name": ..., "field": value}}'
-        )
     ids = {"mask_id": spec.mask_id, "eos_id": spec.eos_ids, "eot_id": spec.eot_id}
     try:
         decoding = kind(**{**ids, **(defaults or {}), **given})

@@ -126,13 +126,15 @@ class Offer:
     """The K most probable tokens of each position, if the policy asks for them."""
     best_confidence_NK: Tensor | None = None
     """Their confidences."""
+    probability_NV: Tensor | None = None
+    """The probabilities of all tokens, if the score keeps them."""
 
     @staticmethod
     def joined(parts: Sequence[Offer]) -> Offer:
         """The concatenated chunks."""
         if len(parts) == 1:
             return parts[0]
-        names = ["token_N", "confidence_N", "score_N", "logprob_N", "best_NK", "best_confidence_NK"]
+        names = ["token_N", "confidence_N", "score_N", "logprob_N", "best_NK", "best_confidence_NK", "probability_NV"]
         names = [name for name in names if getattr(parts[0], name) is not None]
         tensors: dict[str, Any] = {name: torch.cat([getattr(part, name) for part in parts]) for name in names}
         return replace(parts[0], **tensors, finite=torch.stack([part.finite for part in parts]).all())

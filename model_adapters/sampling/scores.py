@@ -21,6 +21,8 @@ class PositionScore:
 
     random: ClassVar[bool] = False
     """Does the score use random numbers?"""
+    keeps: ClassVar[bool] = False
+    """Are the probabilities of all tokens offered, too (``Offer.probability_NV``)?"""
 
     def of(self, probability_NV: Tensor, confidence_N: Tensor) -> Tensor:
         """The score of each position, [N]."""
@@ -29,6 +31,12 @@ class PositionScore:
     def order(self, offer: Offer, draws: Draws) -> Offer:
         """The offer with the final scores."""
         return offer
+
+
+class WithDistribution(PositionScore):
+    """The probability of the proposed token, beside those of all tokens."""
+
+    keeps = True
 
 
 class TopTwoMargin(PositionScore):

@@ -103,9 +103,10 @@ class RowState:
     _part: tuple[tuple[int, bool, int], tuple[int, int], Tensor] | None = None
 
     def __post_init__(self) -> None:
-        written = [*self.prompt, *(self.given or ())]
-        masks = self.sampler.canvas_length(len(self.prompt)) - len(written)
-        self.canvas = torch.tensor([*written, *[self.mask_id] * masks], dtype=torch.long)
+        given = self.given or ()
+        masks = [self.mask_id] * (self.sampler.canvas_length(len(self.prompt)) - len(self.prompt) - len(given))
+        answer = [*given, *masks] if given else self.sampler.strategy.opening(masks)
+        self.canvas = torch.tensor([*self.prompt, *answer], dtype=torch.long)
         self.forward = self.start_forward
 
     @property

@@ -112,7 +112,8 @@ def _propose(
         is_first_N = positions.is_first_N[cut]
         token_N = torch.where(is_first_N, given_NV.argmax(-1), token_N)
         logprob_N = None if logprob_N is None else torch.where(is_first_N, 0.0, logprob_N)
-    return Offer(positions, token_N, confidence_N, score_N, finite, logprob_N, best_NK, best_confidence_NK)
+    every_NV = probability_NV if score.keeps else None
+    return Offer(positions, token_N, confidence_N, score_N, finite, logprob_N, best_NK, best_confidence_NK, every_NV)
 
 
 def _without(logits_NV: Tensor, ids: Sequence[int]) -> Tensor:

@@ -53,6 +53,16 @@ class Strategy(BaseModel):
     remasks: ClassVar[bool] = False
     """Does ``select`` read the scores with which tokens were written? They are carried as ``SCORE``, inf where a token
     was given. Only with ``edits``."""
+    whole: ClassVar[bool] = False
+    """Is the whole answer its block? The family's blocks are its own to observe (:meth:`for_model`). Only without a
+    cache, and where attention is bidirectional."""
+    float64: ClassVar[bool] = False
+    """Are probabilities computed in float64?"""
+    alternatives: ClassVar[int] = 0
+    """The number of most probable tokens of each position that it reads (``Offer.best_NK``)."""
+    keeps: ClassVar[frozenset[str]] = frozenset()
+    """The fields of a family's own strategies that mean the same here. Its ``steps``, those of a block, become the
+    strategy's own."""
     steps: int | None = Field(default=None, ge=1)
     """Forwards planned for a block; None: one for each of its tokens."""
 
@@ -87,6 +97,10 @@ class Strategy(BaseModel):
         """The strategy for rows whose answers end with one of ``eos_ids`` and whose blocks have ``length`` tokens:
         override if it depends on them."""
         return self
+
+    def opening(self, answer: list[int]) -> list[int]:
+        """The canvas that an answer starts with, of as many masks at first."""
+        return answer
 
     def remember(self, masked: Sequence[bool]) -> Any:
         """The state of a row's block for ``select``, from its masks after the prompt; a strategy that overrides this

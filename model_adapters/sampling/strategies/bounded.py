@@ -65,8 +65,24 @@ class EntropyBound(Strategy):
         return NegativeEntropy()
 
     def count(self, ranked: Ranked, positions: Positions) -> Tensor:
-        spent_RW = (-ranked.sorted_RW).nan_to_num(posinf=0.0).cumsum(1) + ranked.sorted_RW.nan_to_num(neginf=0.0)
-        return ((spent_RW <= self.bound) & ranked.open_RW).sum(1)
+        return take_within(ranked, self.bound)
+
+
+class EbSampler(Strategy):
+    """As ``entropy_bound`` with the bound ``gamma``, over all positions of the answer (exact)."""
+
+    name = "eb_sampler"
+    source = "EB-Sampler, arXiv 2505.24857, as in NEUIR/PC-Sampler src/generate.py generate_with_eb_sampler"
+    whole = True
+
+    gamma: float = Field(default=0.1, ge=0)
+
+    @property
+    def score(self) -> PositionScore:
+        return NegativeEntropy()
+
+    def count(self, ranked: Ranked, positions: Positions) -> Tensor:
+        return take_within(ranked, self.gamma)
 
 
 class Dynamic(Strategy):
@@ -84,6 +100,12 @@ class Dynamic(Strategy):
 
     def count(self, ranked: Ranked, positions: Positions) -> Tensor:
         return take_above(ranked, self.threshold, positions.quota_R)
+
+
+def take_within(ranked: Ranked, bound: float) -> Tensor:
+    """The count, [R]: from the lowest entropy on, while the entropies before sum to at most the bound."""
+    spent_RW = (-ranked.sorted_RW).nan_to_num(posinf=0.0).cumsum(1) + ranked.sorted_RW.nan_to_num(neginf=0.0)
+    return ((spent_RW <= bound) & ranked.open_RW).sum(1)
 
 
 def take_above(ranked: Ranked, threshold: float, quota_R: Tensor | int) -> Tensor:

@@ -80,6 +80,8 @@ STRATEGIES: tuple[str, ...] = (
     "sampling.strategies.prophet:Prophet",
     "sampling.strategies.d3llm:D3llm",
     "sampling.strategies.pc_sampler:PcSampler",
+    "sampling.strategies.daedal:Daedal",
+    "sampling.strategies.wino:Wino",
 )
 """Module and class of each strategy; it is registered under the name of its class in snake case."""
 

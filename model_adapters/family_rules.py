@@ -209,7 +209,7 @@ class FamilyRules(ABC):
         ends = {"eos_ids": spec.eos_ids, **(stopping or {})}
         if chosen is not None:
             strategy, pieces = _in_place_of(strategy, chosen, pieces)
-        inner = strategy.for_model(ends["eos_ids"], block_length)
+        inner = strategy.for_model(ends["eos_ids"], block_length, decoding.gen_length)
         sampler = Sampler(
             decoding.gen_length,
             decoding.gen_length if inner.whole else block_length,
@@ -312,6 +312,11 @@ def _in_place_of(own: Strategy, chosen: Strategy, pieces: Mapping[str, Any]) -> 
             f"strategy {chosen.name!r} sees the whole answer, which is decoded {how} here; use a family with "
             "bidirectional attention (llada, dream, a2d_mdlm, ...) and no cache"
         )
+    if chosen.shadows and (attention.causal or attention.cache.used or attention.predicts_next or attention.cfg_scale):
+        raise DecodingError(
+            f"strategy {chosen.name!r} needs bidirectional attention without a shift, a cache or guidance; use it with "
+            "llada, a2d_mdlm or illada, cache='none' and cfg_scale=0"
+        )
     if chosen.steps is None and "steps" in chosen.keeps:
         chosen = chosen.model_copy(update={"steps": own.steps})
     tokens: TokenPolicy = pieces.get("tokens", TokenPolicy())
@@ -326,7 +331,7 @@ def _in_place_of(own: Strategy, chosen: Strategy, pieces: Mapping[str, Any]) -> 
 def _undraftable(sampler: Sampler) -> str | None:
     """Why no steps of a sampler can be drafted; None: they can."""
     strategy = sampler.strategy
-    if strategy.edits or strategy.remasks or strategy.remembers or strategy.carries(1):
+    if strategy.edits or strategy.has_state:
         return f"strategy {strategy.name!r} writes over tokens or remembers what it did, which cannot be drafted"
     if sampler.replays or sampler.inputs is not None:
         return "random numbers of rng='reference' are drawn as the published code makes forwards, without drafts"

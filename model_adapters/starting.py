@@ -70,11 +70,11 @@ def end_of(request: Request, start: Start, sampler: Sampler) -> int | None:
             f"end_forward={forward}: this model's forwards are conditioned on what the one before predicted, which no "
             "canvas holds; leave out end_forward"
         )
-    if sampler.replays or sampler.strategy.edits:
+    if sampler.replays or sampler.strategy.edits or sampler.strategy.has_state:
         reason = (
             "rng='reference', whose random numbers cannot be continued; use rng='ours'"
             if sampler.replays
-            else "a strategy that edits: a canvas does not say which of its tokens are still edited; switch editing off"
+            else "a strategy that edits or goes by earlier forwards: a canvas does not say what it knows; use another"
         )
         raise DecodingError(f"end_forward={forward} with {reason}")
     return forward
@@ -86,15 +86,10 @@ def _check_step(step: int, given: list[int], prompt: int, spec: ModelSpec, sampl
     limit = strategy.limit(length, strategy.schedule(length, 0, length))
     if step >= max(limit, 1):
         raise DecodingError(f"start_step={step} must be less than the {limit} forwards of a block")
-    if step and strategy.remembers:
+    if step and strategy.has_state:
         raise DecodingError(
-            f"start_step={step} with strategy {strategy.name!r}, which remembers earlier states of the block; use "
-            "start_step=0, and the given tokens stay until they are edited"
-        )
-    if step and strategy.remasks:
-        raise DecodingError(
-            f"start_step={step} with strategy {strategy.name!r}: it masks tokens again by the confidence with which "
-            "they were written, which a canvas does not hold; use start_step=0, and the given tokens stay"
+            f"start_step={step} with strategy {strategy.name!r}, which goes by earlier forwards of the block, and a "
+            "canvas does not hold them; use start_step=0, and the given tokens stay unless they are edited"
         )
     first = next((i for i, token in enumerate(given) if token == spec.mask_id), len(given))
     attention = sampler.attention

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Hashable
 from dataclasses import dataclass, field, replace
-from itertools import groupby
+from itertools import accumulate, groupby
 from typing import Any, Protocol, TypeVar
 
 import torch
@@ -137,6 +137,9 @@ class Plan:
     ``clean``: the first so many tokens of each row attend causally, the others, its canvas, to the whole row and to all
     that it reads, which are the columns before it in their order. With a ``window``, a clean token attends to so many
     tokens, itself included, and the canvas to the ``window - 1`` before it and to itself (DiffusionGemma).
+
+    ``shadows``, without a cache: the column and the number, by row, of its last tokens, which stand at the places of
+    others. A shadow attends to the row but the token in its place; no other token attends to it (WINO).
     """
 
     lengths: tuple[int, ...]
@@ -150,6 +153,7 @@ class Plan:
     window: int | None = None
     phases: tuple[int, ...] | None = None
     causal_prefix: bool = False
+    shadows: tuple[tuple[int, int], ...] | None = None
     groups: tuple[Group, ...] = field(init=False)
     _computed: dict[tuple[Hashable, ...], Any] = field(init=False, compare=False, repr=False, default_factory=dict)
 
@@ -175,7 +179,7 @@ class Plan:
     @property
     def unmasked(self) -> bool:
         """Do the tokens of every row attend to all of its tokens?"""
-        return self.clean is None and not any(map(self._masked, self.groups))
+        return self.clean is None and self.shadows is None and not any(map(self._masked, self.groups))
 
     @property
     def reading(self) -> Cached | None:
@@ -212,6 +216,9 @@ class Plan:
         """The positions of tokens in their rows, packed: int64 [T]."""
         parts = [torch.arange(g.length // self.copies, device=device).repeat(g.rows * self.copies) for g in self.groups]
         positions = parts[0] if len(parts) == 1 else torch.cat(parts)
+        if self.shadows is not None:
+            for end, (column, count) in zip(accumulate(self.lengths), self.shadows, strict=True):
+                positions[end - count : end] = torch.arange(column, column + count, device=device)
         if self.starts is None:
             return positions
         length_R = torch.tensor(self.lengths, device=device)
@@ -231,6 +238,12 @@ class Plan:
         if self.clean is None:
             return None
         parts = (torch.arange(n) < clean for n, clean in zip(self.lengths, self.clean, strict=True))
+        return torch.cat(list(parts)).to(device)
+
+    def shadow_tokens(self, device: torch.device) -> Tensor:
+        """True at shadows: boolean [T]."""
+        counts = (count for _, count in self.shadows or ())
+        parts = (torch.arange(n) >= n - count for n, count in zip(self.lengths, counts, strict=True))
         return torch.cat(list(parts)).to(device)
 
     def blocks(self, length: int, device: torch.device) -> Tensor:
@@ -263,7 +276,12 @@ class Plan:
             return self._padded_view(self.views(device)[0], None, torch.arange(self.tokens, device=device))
         lengths = [*self.lengths, *[0] * (to.rows - len(self.lengths) if to else 0)]
         group = Group(0, len(lengths), max(to.length if to else 0, *lengths))
-        if self.copies == 1 or self.block_length is None:  # a row's mask is a part of the longest one's
+        if self.shadows is not None:
+            padded = [
+                pad(mask, (0, group.length - len(mask)) * 2) for mask in map(self._shadow_mask, range(len(lengths)))
+            ]
+            own = torch.stack(padded)[:, None].to(device)
+        elif self.copies == 1 or self.block_length is None:  # a row's mask is a part of the longest one's
             own = self._mask_of(group, device)
         else:
             masks = ((n, block_mask(n, self.block_length, self.copies, device, self.causal_prefix)) for n in lengths)
@@ -314,6 +332,8 @@ class Plan:
 
     def _mask_of(self, g: Group, device: torch.device) -> Tensor | None:
         """Boolean [R or 1, 1, L, L] among the tokens of rows of one length; None if all attend to all."""
+        if self.shadows is not None:
+            return torch.stack([self._shadow_mask(g.row + i) for i in range(g.rows)])[:, None].to(device)
         if self.clean is None:
             if self.block_length is None or not self._masked(g):
                 return None
@@ -322,6 +342,15 @@ class Plan:
                 return phased_mask(g.length, self.block_length, torch.tensor(phase_R, device=device))
             return block_mask(g.length, self.block_length, self.copies, device, self.causal_prefix)
         return self._attends(g, None).to(device) if any(self.clean[g.row : g.row + g.rows]) else None
+
+    def _shadow_mask(self, row: int) -> Tensor:
+        """Boolean [L, L] among the tokens of a row with shadows."""
+        assert self.shadows is not None
+        length, (column, count) = self.lengths[row], self.shadows[row]
+        mask_LL, at = torch.ones((length, length), dtype=torch.bool), torch.arange(count)
+        mask_LL[: length - count, length - count :] = False
+        mask_LL[length - count + at, column + at] = False
+        return mask_LL
 
     def _attends(self, g: Group, column_E: Tensor | None) -> Tensor:
         """:func:`clean_mask` of a group's rows to cached keys of these columns, or to their own (None)."""

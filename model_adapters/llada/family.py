@@ -58,9 +58,10 @@ class LLaDADecoding(SamplerFields):
 
     @model_validator(mode="after")
     def _consistent(self) -> LLaDADecoding:
-        divides(self.gen_length, self.block_length)
+        if not (self.strategy and self.strategy.grows):
+            divides(self.gen_length, self.block_length)
         if self.steps_per_block != self.steps:  # else they are those of each block
-            steps_fit(self.steps, self.gen_length // self.block_length)
+            steps_fit(self.steps, max(1, self.gen_length // self.block_length))
         if self.threshold is not None and self.factor is not None:
             raise ValueError(f"threshold={self.threshold} and factor={self.factor} exclude each other; give one")
         if self.cache != "none" and (self.cfg_scale > 0 or self.logits_eos_inf or self.confidence_eos_eot_inf):
@@ -72,7 +73,7 @@ class LLaDADecoding(SamplerFields):
 
     @property
     def steps_per_block(self) -> int:
-        return self.steps // (self.gen_length // self.block_length)
+        return self.steps // max(1, self.gen_length // self.block_length)
 
     @property
     def deterministic(self) -> bool:

@@ -95,16 +95,24 @@ class DeviceState:
         assert pack is not None
         tokens_T = self.canvas_T if pack.index_T is None else self.canvas_T[pack.index_T]
         positions, self.open_N = self.positions(pack.candidates)
-        source = [x_N for x_N in (pack.candidates.source_N, pack.candidates.copy_N) if x_N is not None]
+        c = pack.candidates
+        source = [x_N for x_N in (c.source_N, c.copy_N, c.shadow_N) if x_N is not None]
         at_N = torch.cat(source if self.open_N is None else [x_N[self.open_N] for x_N in source])
         given: Mapping[str, Tensor] = {}
         if pack.hidden_T is not None:
             tokens_T = tokens_T.masked_fill(pack.hidden_T, self.mask_id)
         if self.inputs is not None:
             tokens_T, given = self.inputs.given(self, network, tokens_T)
+        if c.shadow_N is not None:  # behind each row's window, and not behind all
+            at_N, order_N = at_N.sort()
         logits_NV: Tensor = network(tokens_T, pack.column_T, pack.plan, logits_at=at_N, **given).logits
-        if pack.candidates.copy_N is not None:
+        if c.copy_N is not None:
             logits_NV = guided_where(logits_NV, self.scale_R[positions.row_N])
+        if c.shadow_N is not None:
+            logits_NV, shadow_NV = logits_NV[order_N.argsort()].chunk(2)
+            token_N1 = positions.current_N[:, None]
+            verified_N = shadow_NV.double().softmax(-1).gather(1, token_N1)[:, 0]
+            positions = replace(positions, verified_N=verified_N)
         return logits_NV, positions
 
     def positions(self, c: Candidates) -> tuple[Positions, Tensor | None]:

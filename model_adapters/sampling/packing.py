@@ -26,8 +26,9 @@ class Candidates:
 
     ``at_N`` in the pack, ``source_N`` the tokens whose states predict them, ``copy_N`` the unconditional copies of
     these with guidance, ``place_N`` in the canvases; ``position_N`` counts from the first response token, ``slot_N`` in
-    the row, up to ``width``; ``editable_N`` is True where a written token may be replaced (None: nowhere); ``groups``
-    are the indices of those that are decided together.
+    the row, up to ``width``; ``editable_N`` is True where a written token may be replaced (None: nowhere);
+    ``shadow_N`` are the second tokens at their places, which predict them from all others (None: there are none);
+    ``groups`` are the indices of those that are decided together.
     """
 
     at_N: Tensor
@@ -39,6 +40,7 @@ class Candidates:
     position_N: Tensor
     slot_N: Tensor
     editable_N: Tensor | None
+    shadow_N: Tensor | None
     width: int
     groups: list[Tensor]
 
@@ -91,17 +93,20 @@ class Packer:
         self.kinds, self.slots, self.canvas, self.states, self.sizes = kinds, slots, canvas, states, sizes
         self.rows, self.device, self.cache = rows, device, cache
         *self.offsets, self.total = [0, *accumulate(len(row.canvas) for row in rows)]
+        self.computed: list[int] = []
+        """The tokens of each row in the last pack."""
         self.followed = any(row.cache.follows_canvas for row in rows)
         self.guided = any(row.sampler.attention.cfg_scale > 0 for row in rows)
 
     def pack(self) -> Pack:
         """The pack of the next forward, sorted by window length so that equal windows attend together."""
         rows, spans = self.rows, [row.window() for row in self.rows]
-        order = sorted(range(len(rows)), key=lambda i: (spans[i][1] - spans[i][0], len(rows[i].canvas)))
+        computed = self.computed = [high - low + row.shadows for row, (low, high) in zip(rows, spans, strict=True)]
+        order = sorted(range(len(rows)), key=lambda i: (computed[i], len(rows[i].canvas)))
         packed = [(0, i) for i in order]
         packed += [(state, i) for state in range(1, self.states) for i in order if rows[i].opened]
         number = [i for _, i in packed]
-        lengths = [spans[i][1] - spans[i][0] for i in number]
+        lengths = [computed[i] for i in number]
         cached = None
         if self.cache is not None and any(row.cache.used for row in rows):
             cached = self.cache.access([rows[i] for i in number], [spans[i] for i in number])
@@ -125,6 +130,8 @@ class Packer:
             hidden_T = torch.cat([row.sampler.attention.guide_hides(row) for row in rows])[place_T % self.canvas]
             hidden_T = pad(hidden_T, (count, plan.tokens - 2 * count))
             place_T = place_T.repeat(2)
+        elif plan.shadows is not None:
+            hidden_T = plan.shadow_tokens(torch.device("cpu"))
         pack = Pack(
             plan,
             None if in_order and not self.guided else pad(place_T, (0, plan.tokens - len(place_T)), value=self.total),
@@ -143,7 +150,8 @@ class Packer:
         sampler, copies = self.rows[0].sampler, 2 if self.guided else 1
         attention, block, filled = sampler.attention, sampler.block_length, None
         starts = [spans[i][0] for i in order] * copies
-        lengths = [spans[i][1] - spans[i][0] for i in order] * copies
+        lengths = [self.computed[i] for i in order] * copies
+        shadows = [(self.rows[i].begin, self.rows[i].shadows) for i in order]
         phases = [(spans[i][0] - self.rows[i].begin) % block for i in order] * copies
         if self.sizes is not None and not attention.clean_prefix:
             total, longest = sum(lengths), max(lengths)
@@ -166,20 +174,24 @@ class Packer:
             clean=tuple(self.rows[i].begin - spans[i][0] for i in order) if attention.clean_prefix else None,
             filled=filled,
             phases=tuple(phases) if attention.from_prompt else None,
+            shadows=tuple(shadows) if any(count for _, count in shadows) else None,
         )
 
     def _candidates(self, order: Sequence[int], spans: Sequence[tuple[int, int]]) -> Candidates:
         """The candidates of each row, and what a forward has to know of them."""
-        rows, lengths = [self.rows[i] for i in order], [spans[i][1] - spans[i][0] for i in order]
+        rows, lengths = [self.rows[i] for i in order], [self.computed[i] for i in order]
         column_N = torch.cat(parts := [row.part()[1] for row in rows])
         counts, edits = [len(part) for part in parts], any(row.sampler.strategy.edits for row in rows)
         places = zip(order, rows, accumulate([0, *lengths]), accumulate([0, *counts]), strict=False)
         of_rows = [
-            (i, start - spans[i][0], spans[i][0], self.offsets[i], row.answer_begin, first, row.editable_from)
+            (
+                *(i, start - spans[i][0], spans[i][0], self.offsets[i], row.answer_begin, first, row.editable_from),
+                start + spans[i][1] - spans[i][0] - row.begin if row.shadows else start - spans[i][0],
+            )
             for i, row, start, first in places
         ]
         table = torch.tensor(of_rows).repeat_interleave(torch.tensor(counts), dim=0).unbind(1)
-        row_N, start_N, low_N, offset_N, answer_N, first_N, editable_from_N = table
+        row_N, start_N, low_N, offset_N, answer_N, first_N, editable_from_N, shadow_N = table
         source_N = at_N = column_N + start_N
         slot_N = torch.arange(len(column_N)) - first_N
         if shift := rows[0].sampler.attention.predicts_next:  # but where the state before is not computed
@@ -194,6 +206,7 @@ class Packer:
             position_N=column_N - answer_N,
             slot_N=slot_N,
             editable_N=column_N >= editable_from_N if edits else None,
+            shadow_N=column_N + shadow_N if any(row.shadows for row in rows) else None,
             width=max(*counts, 1),
             groups=self._groups(row_N),
         )

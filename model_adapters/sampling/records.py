@@ -54,6 +54,8 @@ class Positions:
     """What strategies keep beside the tokens (``Strategy.carries``), [N, ...] each."""
     memories: Sequence[Any] = ()
     """By row, what a strategy that remembers keeps of its block."""
+    verified_N: Tensor | None = None
+    """If a strategy has shadows: the probability of the token at each position, as all others predict it, float64."""
     live_N: Tensor | None = None
     """In forwards of static shape: False at positions that are not open now. None: all are open."""
 

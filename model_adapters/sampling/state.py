@@ -119,6 +119,11 @@ class RowState:
         return min(self.begin + self.sampler.block_length, len(self.canvas))
 
     @property
+    def shadows(self) -> int:
+        """Second tokens at the places of the block, which forwards compute behind the row's window."""
+        return self.stop - self.begin if self.sampler.strategy.shadows else 0
+
+    @property
     def low(self) -> int:
         """The first column whose mask may be filled: masks of the prompt may, where attention is not causal."""
         return self.begin if self.sampler.attention.causal else 0
@@ -201,6 +206,8 @@ class RowState:
             self._carry(vocab)
         while True:
             if self.block >= 0:
+                if self._grow(vocab):
+                    return True
                 self.steps.append(self.step)
                 if self.stream is not None:
                     self.stream.leave_block(self, vocab)
@@ -225,6 +232,23 @@ class RowState:
             self.schedule = self._scheduled(schedule)
             if masks:
                 return True
+
+    def _grow(self, vocab: int) -> bool:
+        """Insert into the canvas what the strategy asks for, if anything. Events move with their tokens; what would
+        stand behind ``gen_length`` is lost."""
+        inserted = self.sampler.strategy.grown(self.carried) if self.sampler.strategy.grows else {}
+        if not inserted:
+            return False
+        most, kept, tokens = len(self.prompt) + self.sampler.gen_length, {}, list[int]()
+        for column, token in enumerate(self.canvas.tolist()):
+            kept[column - len(self.prompt)] = len(tokens) - len(self.prompt)
+            more = inserted.get(column, [])
+            tokens += [token, *([self.mask_id] * more if isinstance(more, int) else more)]
+        moved = (event._replace(position=kept[event.position]) for event in self.events)
+        self.events[:] = [event for event in moved if event.position < self.sampler.gen_length]
+        self.canvas, self._part = torch.tensor(tokens[:most]), None
+        self._carry(vocab)
+        return True
 
     def _carry(self, vocab: int) -> None:
         """Beside a new canvas, what the strategy keeps there."""

@@ -56,6 +56,11 @@ class Strategy(BaseModel):
     whole: ClassVar[bool] = False
     """Is the whole answer its block? The family's blocks are its own to observe (:meth:`for_model`). Only without a
     cache, and where attention is bidirectional."""
+    grows: ClassVar[bool] = False
+    """May the canvas become longer (:meth:`grown`)? Only with ``whole``."""
+    shadows: ClassVar[bool] = False
+    """Does ``select`` read what all other tokens say of each token of the block (``Positions.verified_N``)? A second
+    token stands at each place of the block, which sees the row but that place, and is not seen by the row."""
     float64: ClassVar[bool] = False
     """Are probabilities computed in float64?"""
     alternatives: ClassVar[int] = 0
@@ -78,6 +83,11 @@ class Strategy(BaseModel):
         return type(self).remember is not Strategy.remember
 
     @property
+    def has_state(self) -> bool:
+        """Does a decision depend on more than the canvas and the number of forwards?"""
+        return self.remembers or bool(self.carries(1))
+
+    @property
     def static(self) -> bool:
         """Can forwards have a static shape, with positions that are not open (``Positions.live_N``)? Strategies
         that only ``count`` can; one with its own ``select`` says so if its operations do not depend on the number of
@@ -93,14 +103,19 @@ class Strategy(BaseModel):
         """Name and settings, as ``strategy_of`` reads them."""
         return {"name": self.name, **self.model_dump()}
 
-    def for_model(self, eos_ids: Sequence[int], length: int) -> Strategy:
-        """The strategy for rows whose answers end with one of ``eos_ids`` and whose blocks have ``length`` tokens:
-        override if it depends on them."""
+    def for_model(self, eos_ids: Sequence[int], length: int, answer: int) -> Strategy:
+        """The strategy for rows whose answers of ``answer`` tokens end with one of ``eos_ids`` and whose blocks have
+        ``length`` tokens: override if it depends on them."""
         return self
 
     def opening(self, answer: list[int]) -> list[int]:
         """The canvas that an answer starts with, of as many masks at first."""
         return answer
+
+    def grown(self, carried: Mapping[str, Tensor]) -> dict[int, int | list[int]]:
+        """What is inserted into the canvas after a forward that ended the block, behind which columns: so many masks,
+        or these tokens; nothing if the answer is finished. ``carried``: what it keeps of the row."""
+        return {}
 
     def remember(self, masked: Sequence[bool]) -> Any:
         """The state of a row's block for ``select``, from its masks after the prompt; a strategy that overrides this
@@ -109,7 +124,7 @@ class Strategy(BaseModel):
 
     def carries(self, vocab: int) -> Mapping[str, Carried]:
         """What ``select`` reads beside the open positions (``Positions.carried``) and gives other values there
-        (``Offer.write(carried=...)``). It stays with the row, also when it moves to another batch."""
+        (``Offer.write(carried=...)``), by a name that says what and of which size. It stays with the row."""
         return {SCORE: Carried(float("inf"))} if self.remasks else {}
 
     def planned(self, length: int) -> int:

@@ -46,17 +46,13 @@ class D3llm(WholeAnswer):
     def score(self) -> PositionScore:
         return NegativeEntropy()
 
-    def for_model(self, eos_ids: Sequence[int], length: int) -> Self:
-        copy = super().for_model(eos_ids, length)
+    def for_model(self, eos_ids: Sequence[int], length: int, answer: int) -> Self:
+        copy = super().for_model(eos_ids, length, answer)
         copy._eos_ids = tuple(eos_ids)
         return copy
 
     def carries(self, vocab: int) -> Mapping[str, Carried]:
         return {OPENED: Carried(0, torch.long)}
-
-    def planned(self, length: int) -> int:
-        self.whole_blocks(length)
-        return length
 
     def select(self, offer: Offer) -> Decision:
         positions = offer.positions

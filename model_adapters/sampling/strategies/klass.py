@@ -19,7 +19,7 @@ from dare_bench.model_adapters.sampling.strategies import Carried
 from dare_bench.model_adapters.sampling.strategies.whole import WholeAnswer
 
 SMALL = 1e-12
-BEFORE, DIVERGENCES, FORWARDS = "klass_distribution", "klass_divergences", "klass_forwards"
+BEFORE, FORWARDS = "klass_distribution", "klass_forwards"
 
 
 class Klass(WholeAnswer):
@@ -47,10 +47,15 @@ class Klass(WholeAnswer):
     def score(self) -> PositionScore:
         return WithDistribution()
 
+    @property
+    def divergences(self) -> str:
+        """The name of those of the last forwards: rows with other histories share a batch."""
+        return f"klass_divergences_{self.kl_history_length}"
+
     def carries(self, vocab: int) -> Mapping[str, Carried]:
         return {
             BEFORE: Carried(0.0, size=(vocab,)),
-            DIVERGENCES: Carried(float("inf"), size=(self.kl_history_length,)),
+            self.divergences: Carried(float("inf"), size=(self.kl_history_length,)),
             FORWARDS: Carried(0, torch.long),
         }
 
@@ -59,7 +64,7 @@ class Klass(WholeAnswer):
         assert now_NV is not None
         before_NV = positions.carried[BEFORE]
         moved_N = (now_NV * ((now_NV + SMALL).log() - (before_NV + SMALL).log())).sum(-1)
-        history_NH = torch.cat([positions.carried[DIVERGENCES][:, 1:], moved_N[:, None]], dim=1)
+        history_NH = torch.cat([positions.carried[self.divergences][:, 1:], moved_N[:, None]], dim=1)
         current_N, forwards_N = self.current(positions), positions.carried[FORWARDS]
         ready_N = current_N & (history_NH < self.kl_threshold).all(1) & (offer.confidence_N > self.conf_threshold)
         ready_N &= forwards_N >= self.kl_history_length - 1
@@ -69,7 +74,7 @@ class Klass(WholeAnswer):
             ready_N &= rank(best_N, positions, ready_N).rank_N == 0
         due_N = rank(offer.score_N, positions, current_N).rank_N < self._due(forwards_N)
         written_N = torch.where(has_ready_R[positions.row_N], ready_N, current_N & due_N)
-        carried = {BEFORE: now_NV, DIVERGENCES: history_NH, FORWARDS: forwards_N + current_N}
+        carried = {BEFORE: now_NV, self.divergences: history_NH, FORWARDS: forwards_N + current_N}
         return offer.write(written_N, carried=carried)
 
     def _due(self, forwards_N: Tensor) -> Tensor:

@@ -1,6 +1,6 @@
 """Positions by their place in the block and how much their tokens say.
 
-Shape letters: N open positions, V vocabulary.
+Shape letters: N open positions, C counted tokens.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ class Background(BaseModel):
     num_token: int = Field(ge=1)
     counts: tuple[tuple[int, int], ...]
 
-    _tables: dict[Any, Tensor] = PrivateAttr(default_factory=dict)
+    _tables: dict[torch.device, tuple[Tensor, Tensor]] = PrivateAttr(default_factory=dict)
 
     @field_validator("counts", mode="before")
     @classmethod
@@ -40,16 +40,16 @@ class Background(BaseModel):
     def _by_id(self, value: tuple[tuple[int, int], ...]) -> dict[str, int]:
         return {str(token): count for token, count in value}
 
-    def surprise(self, vocab: int, device: torch.device) -> Tensor:
-        """-ln(frequency) of each token, float32 [V]."""
-        key = vocab, device
-        if key not in self._tables:
-            count_V = torch.ones(vocab)
-            for token, count in self.counts:
-                if token < vocab:
-                    count_V[token] = count
-            self._tables[key] = -(count_V / self.num_token + SMALL).log().to(device)
-        return self._tables[key]
+    def surprise(self, token_N: Tensor) -> Tensor:
+        """-ln(frequency) of tokens, float32 [N]."""
+        at = token_N.device
+        if at not in self._tables:  # one more behind them, for ids above all of these
+            ids, counts = zip(*self.counts, (torch.iinfo(torch.long).max, 1), strict=True)
+            self._tables[at] = torch.tensor(ids, device=at), torch.tensor(counts, dtype=torch.float32, device=at)
+        id_C, count_C = self._tables[at]
+        place_N = torch.searchsorted(id_C, token_N)
+        count_N = torch.where(id_C[place_N] == token_N, count_C[place_N], 1.0)
+        return -(count_N / self.num_token + SMALL).log()
 
 
 @dataclass(frozen=True)
@@ -62,9 +62,8 @@ class Calibrated(PositionScore):
 
     def order(self, offer: Offer, draws: Draws) -> Offer:
         positions = offer.positions
-        surprise_V = self.background.surprise(int(positions.mask_id) + 1, offer.token_N.device)
         place_N = (positions.column_N - positions.begin_R[positions.row_N]).float()
-        score_N = (offer.confidence_N.float() * surprise_V[offer.token_N]).clamp(max=self.alpha)
+        score_N = (offer.confidence_N.float() * self.background.surprise(offer.token_N)).clamp(max=self.alpha)
         return replace(offer, score_N=torch.exp(-self.lambd * place_N) * score_N)
 
 

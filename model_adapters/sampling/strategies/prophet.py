@@ -77,7 +77,7 @@ class Prophet(WholeAnswer):
         return [given.get(i, token) for i, token in enumerate(answer)]
 
     def limit(self, length: int, schedule: Sequence[int]) -> int:
-        return self.steps_per_block * self.whole_blocks(length)
+        return self.steps_per_block * (length // self._block_length)
 
     def most_forwards(self, length: int) -> int:
         return self.limit(length, ())
@@ -101,7 +101,7 @@ class Prophet(WholeAnswer):
         """Positions that the schedule of the rows' blocks writes in this forward, [R]."""
         masks_R = torch.full_like(block_R, self._block_length)
         for place, _ in self.constraints:
-            masks_R -= block_R == place // self._block_length
+            masks_R -= (block_R == place // self._block_length).long()
         step_R = positions.step_R % self.steps_per_block
         return masks_R // self.steps_per_block + (step_R < masks_R % self.steps_per_block)
 

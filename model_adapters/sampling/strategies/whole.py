@@ -12,7 +12,6 @@ import torch
 from pydantic import PrivateAttr
 from torch import Tensor
 
-from dare_bench.errors import DecodingError
 from dare_bench.model_adapters.sampling.records import Positions
 from dare_bench.model_adapters.sampling.strategies import Strategy
 
@@ -24,7 +23,7 @@ class WholeAnswer(Strategy):
 
     _block_length: int = PrivateAttr(default=1)
 
-    def for_model(self, eos_ids: Sequence[int], length: int) -> Self:
+    def for_model(self, eos_ids: Sequence[int], length: int, answer: int) -> Self:
         copy = self.model_copy()
         copy._block_length = length
         return copy
@@ -43,15 +42,6 @@ class WholeAnswer(Strategy):
     def steps_per_block(self) -> int:
         """Forwards planned for a block of the family."""
         return self.steps or self._block_length
-
-    def whole_blocks(self, length: int) -> int:
-        """The number of blocks of an answer of ``length`` tokens; raises DecodingError unless they are whole."""
-        if length % self._block_length:
-            raise DecodingError(
-                f"strategy {self.name!r} with gen_length={length} and block_length={self._block_length}: the answer must "
-                "have whole blocks"
-            )
-        return length // self._block_length
 
     def block_of(self, positions: Positions) -> Tensor:
         """The family's block of each position, [N]; that of a mask of the prompt is negative."""

@@ -122,8 +122,8 @@ class Eoser(WrappedStrategy):
     def _recorded(self, inner: Strategy) -> dict[str, Any]:
         return inner.recorded()
 
-    def for_model(self, eos_ids: Sequence[int], length: int) -> Eoser:
-        inner = self.inner.for_model(eos_ids, length)
+    def for_model(self, eos_ids: Sequence[int], length: int, answer: int) -> Eoser:
+        inner = self.inner.for_model(eos_ids, length, answer)
         copy = self.model_copy(update={"inner": inner})
         copy._eos_ids, copy._planned = tuple(eos_ids), inner.planned(length)
         return copy

@@ -1,0 +1,68 @@
+"""Decoders of other papers, token for token and forward for forward as their published code decodes (greedy)."""
+
+from __future__ import annotations
+
+import gzip
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import dare_bench
+from dare_bench.types import Request
+
+HERE = Path(__file__).parent
+IDS = {"llada": {"mask_id": 126, "eos_id": 122}, "dream": {"mask_id": 157, "eos_id": 152}}
+NAMES = {"max_new_tokens": "gen_length", "max_gen_length": "gen_length", "block_size": "block_length"}
+FIELDS = {"steps", "gen_length", "block_length", "temperature", "cfg_scale", "remasking", "alg_temp", "eps"}
+FORWARDS = {"never_eos_to_max": 42, "batch2": 20}
+"""DAEDAL's own code looks once more at a canvas that cannot grow, and makes the forwards of the longest row for all."""
+
+
+def cases() -> Iterator[Any]:
+    for family in IDS:
+        every = json.loads(gzip.decompress((HERE / family / "strategies.json.gz").read_bytes()))
+        for name, of_name in every.items():
+            yield from (pytest.param(family, name, case, id=f"{family}-{name}-{case['name']}") for case in of_name)
+
+
+def asked(name: str, case: dict[str, Any]) -> tuple[dict[str, Any], int | None]:
+    """The decoding fields of a case, and its EOS id if it has its own."""
+    args = {NAMES.get(key, key): value for key, value in case["args"].items() if value is not None and key != "alg"}
+    eos = args.pop("eos_id", None)
+    own = {key: args.pop(key) for key in list(args) if key not in FIELDS}
+    return {**args, "strategy": {"name": name, **own}}, eos
+
+
+@pytest.mark.parametrize(("family", "name", "case"), cases())
+def test_published_answers_and_forwards(family: str, name: str, case: dict[str, Any]) -> None:
+    fields, eos = asked(name, case)
+    ids = IDS[family] | ({} if eos is None else {"eos_id": eos})
+    model = dare_bench.load(HERE / family, family=family, device="cpu", dtype="float32", **ids)
+    answers = model.generate(case["prompt_ids"], **fields)
+    expected = [row[len(prompt) :] for row, prompt in zip(case["output_ids"], case["prompt_ids"], strict=True)]
+    assert [answer.tokens for answer in answers] == expected
+    passes = 2 if fields.get("cfg_scale") else 1
+    assert answers[0].nfe == FORWARDS.get(case["name"], case["num_forwards"]) * passes
+    assert {answer.tier for answer in answers} == {"A"}
+
+
+@pytest.mark.parametrize("attention", ["sdpa", "padded", "flex"])
+@pytest.mark.parametrize("rows", [1, 5])
+def test_rows_of_all_decoders_share_forwards(attention: str, rows: int) -> None:
+    """Each row is as alone, whatever decodes the others, in any batch and with any attention."""
+    every = json.loads(gzip.decompress((HERE / "llada" / "strategies.json.gz").read_bytes()))
+    model = dare_bench.load(
+        HERE / "llada", family="llada", device="cpu", dtype="float32", attention=attention, **IDS["llada"]
+    )
+    requests, expected = list[Request](), list[list[int]]()
+    for name, of_name in every.items():
+        for case in of_name[:3]:
+            fields, eos = asked(name, case)
+            if eos is None:
+                requests.append(Request(str(len(requests)), "generate", case["prompt_ids"][0], decoding=fields))
+                expected.append(case["output_ids"][0][len(case["prompt_ids"][0]) :])
+    answers = {sample.request.key: sample for sample in model.loaded.generate(requests, max_rows=rows)}
+    assert [answers[request.key].answer.tokens for request in requests] == expected

@@ -177,7 +177,7 @@ def strategies() -> str:
     for entry in registry().entries("strategy"):
         if entry.plugin is None:
             kind = entry.load()
-            fields = {name: None if field.is_required() else field.default for name, field in kind.model_fields.items()}
+            fields = kind.settings()
             lines.append(f'    "{entry.name}": ({fields!r}, {kind.source!r}),')
     return "\n".join([*lines, "}", '"""The fields with their defaults, and the source, of each strategy."""', ""])
 

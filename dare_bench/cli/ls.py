@@ -317,8 +317,7 @@ def strategies(json: _Json = False) -> None:
     """List decoding strategies with their fields and sources."""
     facts = dict(STRATEGIES)
     for entry, kind in registry().plugged_in("strategy"):
-        defaults = {name: None if field.is_required() else field.default for name, field in kind.model_fields.items()}
-        facts[entry.name] = defaults, kind.source
+        facts[entry.name] = kind.settings(), kind.source
     rows: list[dict[str, Any]] = [
         {"name": entry.name, "fields": facts[entry.name][0], "source": facts[entry.name][1], "origin": entry.origin}
         for entry in registry().entries("strategy")

@@ -276,11 +276,11 @@ class Plan:
             return self._padded_view(self.views(device)[0], None, torch.arange(self.tokens, device=device))
         lengths = [*self.lengths, *[0] * (to.rows - len(self.lengths) if to else 0)]
         group = Group(0, len(lengths), max(to.length if to else 0, *lengths))
+        own: Tensor | None
         if self.shadows is not None:
-            padded = [
-                pad(mask, (0, group.length - len(mask)) * 2) for mask in map(self._shadow_mask, range(len(lengths)))
-            ]
-            own = torch.stack(padded)[:, None].to(device)
+            masks = ((n, self._shadow_mask(row)) for row, n in enumerate(lengths))
+            own = torch.stack([pad(mask, (0, group.length - n, 0, group.length - n)) for n, mask in masks])[:, None]
+            own = own.to(device)
         elif self.copies == 1 or self.block_length is None:  # a row's mask is a part of the longest one's
             own = self._mask_of(group, device)
         else:

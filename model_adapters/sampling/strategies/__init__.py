@@ -14,6 +14,7 @@ from typing import Any, ClassVar, Literal, NamedTuple
 
 import torch
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic_core import to_jsonable_python
 from torch import Tensor
 
 from dare_bench.errors import DecodingError
@@ -70,6 +71,12 @@ class Strategy(BaseModel):
     strategy's own."""
     steps: int | None = Field(default=None, ge=1)
     """Forwards planned for a block; None: one for each of its tokens."""
+
+    @classmethod
+    def settings(cls) -> dict[str, Any]:
+        """Its fields with their defaults as JSON; None where a value must be given."""
+        fields = cls.model_fields.items()
+        return {name: None if field.is_required() else to_jsonable_python(field.default) for name, field in fields}
 
     @property
     def score(self) -> PositionScore:

@@ -60,9 +60,9 @@ def test_the_schedule_of_ascending_steps(length: int, steps: int | None, schedul
 
 
 def test_gamma_rises_linearly_to_one() -> None:
-    eoser = Eoser(inner=Threshold(steps=4, threshold=0.25)).for_model((7, 9), 8)
+    eoser = Eoser(inner=Threshold(steps=4, threshold=0.25)).for_model((7, 9), 8, 8)
     assert eoser.gamma(torch.arange(6)).tolist() == pytest.approx([0.4, 0.6, 0.8, 1.0, 1.0, 1.0])
-    assert Eoser(steps=1).for_model((), 8).gamma(torch.zeros(1)).tolist() == [1.0]
+    assert Eoser(steps=1).for_model((), 8, 8).gamma(torch.zeros(1)).tolist() == [1.0]
     tokens_N, confidence_N = torch.tensor([7, 8, 9, 7]), torch.tensor([0.5, 0.5, 0.25, 1.0])
     positions = open_positions([0, 0, 0, 1], quota=(1, 1), step_R=torch.tensor([1, 0]))
     decision = eoser.select(Offer(positions, tokens_N, confidence_N, confidence_N, torch.tensor(True)))

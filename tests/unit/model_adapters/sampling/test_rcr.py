@@ -39,7 +39,7 @@ def test_masks_are_left_where_the_running_confidence_is_lowest() -> None:
         [0, 0, 0, 0, 0, 1, 1],
         (1, 2),
         masked_N=masked_N,
-        score_N=torch.tensor([INF, 0.2, INF, 0.9, INF, INF, INF], dtype=torch.float64),
+        carried={"score": torch.tensor([INF, 0.2, INF, 0.9, INF, INF, INF], dtype=torch.float64)},
     )
     decision = Rcr().select(offer(positions, [0.5, 1.0, 0.1, 1.0, 0.6, 0.3, 0.0]))
     assert decision.written_N.tolist() == [True, True, False, False, True, True, True]
@@ -50,7 +50,7 @@ def test_masks_are_left_where_the_running_confidence_is_lowest() -> None:
 def test_given_tokens_stay_and_ties_keep_the_first() -> None:
     masked_N = torch.tensor([False, True, True, True])
     score_N = torch.tensor([INF, INF, INF, INF], dtype=torch.float64)
-    positions = open_positions([0] * 4, (1,), masked_N=masked_N, score_N=score_N)
+    positions = open_positions([0] * 4, (1,), masked_N=masked_N, carried={"score": score_N})
     decision = Rcr().select(offer(positions, [0.0, 0.5, 0.5, 0.5]))
     assert decision.written_N.tolist() == [False, True, False, False]
     assert MASK not in decision.token_N.tolist()

@@ -91,7 +91,7 @@ def test_which_of_two_certain_positions_goes_first_is_no_choice(quota):
 
 def test_another_token_than_eos_ranks_higher():
     """The second position is behind because it proposes EOS (0); with another token it would be first."""
-    strategy = Eoser(inner=Quota(), gamma_min=0.4).for_model((0,), 4)
+    strategy = Eoser(inner=Quota(), gamma_min=0.4).for_model((0,), 4, 4)
     for ahead, is_near in ((1e-4, True), (1e-3, False)):
         logits = torch.tensor([[0.0, 0.5, 0.0, 0.0], [5.0, 5.0 - ahead, 0.0, 0.0]])
         assert decide(logits, strategy).written_N.tolist() == [True, False]

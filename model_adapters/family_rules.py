@@ -269,7 +269,7 @@ class FamilyRules(ABC):
         """
         decoding = resolve_fields(self.decoding, fields, spec, self.defaults(spec))
         _check_routing(getattr(decoding, "block_length", None), spec)
-        if getattr(decoding, "draft_steps", 0):
+        if getattr(decoding, "draft_steps", 0) or getattr(decoding, "strategy", None):
             self.sampler(decoding, self.with_ids(spec, decoding))  # which some ways of decoding refuse
         return decoding
 
@@ -307,7 +307,7 @@ def _in_place_of(own: Strategy, chosen: Strategy, pieces: Mapping[str, Any]) -> 
     """
     attention: AttentionPolicy = pieces.get("attention", AttentionPolicy())
     if chosen.whole and (attention.causal or attention.cache.used):
-        how = "with a cache" if attention.cache.used else "block after block"
+        how = "block after block" if attention.causal else "with a cache"
         raise DecodingError(
             f"strategy {chosen.name!r} sees the whole answer, which is decoded {how} here; use a family with "
             "bidirectional attention (llada, dream, a2d_mdlm, ...) and no cache"

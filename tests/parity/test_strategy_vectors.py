@@ -8,9 +8,11 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import golden
 import pytest
 
 import dare_bench
+from dare_bench.errors import DareError
 from dare_bench.types import Request
 
 HERE = Path(__file__).parent
@@ -66,3 +68,19 @@ def test_rows_of_all_decoders_share_forwards(attention: str, rows: int) -> None:
                 expected.append(case["output_ids"][0][len(case["prompt_ids"][0]) :])
     answers = {sample.request.key: sample for sample in model.loaded.generate(requests, max_rows=rows)}
     assert [answers[request.key].answer.tokens for request in requests] == expected
+
+
+@pytest.mark.parametrize(
+    ("family", "fields", "why"),
+    [
+        ("sdar", {"strategy": "klass"}, "'klass' sees the whole answer, which is decoded block after block here"),
+        ("llada", {"strategy": "d3llm", "cache": "prefix"}, "'d3llm' sees the whole answer, .* with a cache here"),
+        ("dream", {"strategy": "wino"}, "'wino' needs bidirectional attention without a shift"),
+        ("llada", {"strategy": "prophet", "remasking": "random"}, "remasking='random' belongs to the family's own"),
+        ("llada", {"strategy": "klass", "draft_steps": 1}, "remembers what it did, which cannot be drafted"),
+    ],
+)
+def test_what_cannot_decode_so_is_refused_before_a_forward(family: str, fields: dict[str, Any], why: str) -> None:
+    model = golden.model(family)
+    with pytest.raises(DareError, match=why):
+        model.loaded.resolve(fields)

@@ -88,8 +88,8 @@ def _check_step(step: int, given: list[int], prompt: int, spec: ModelSpec, sampl
         raise DecodingError(f"start_step={step} must be less than the {limit} forwards of a block")
     if step and strategy.has_state:
         raise DecodingError(
-            f"start_step={step} with strategy {strategy.name!r}, which goes by earlier forwards of the block, and a "
-            "canvas does not hold them; use start_step=0, and the given tokens stay unless they are edited"
+            f"start_step={step} with strategy {strategy.name!r}, which goes by earlier forwards, "
+            "which a canvas does not hold; use start_step=0, and the given tokens stay unless they are edited"
         )
     first = next((i for i, token in enumerate(given) if token == spec.mask_id), len(given))
     attention = sampler.attention

@@ -36,6 +36,6 @@ def test_a_token_passes_few_files() -> None:
     for file in sorted(lines, key=lambda file: -lines[file]):
         if sum(lines[read] for read in walk) < 0.9 * total:
             walk.append(file)
-    assert total <= 800, lines
+    assert total <= 850, lines
     assert len(walk) <= 12, lines
-    assert sum(len(file.read_text().splitlines()) for file in walk) <= 1800, lines
+    assert sum(len(file.read_text().splitlines()) for file in walk) <= 1900, lines

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Hashable
-from dataclasses import fields, replace
+from dataclasses import replace
 from functools import partial
 from typing import Any, Protocol
 from weakref import ReferenceType, ref
@@ -211,7 +211,7 @@ class StepFrame:
             if own is not given[name]:
                 own.copy_(given[name])
         for (mine, name), (other, _) in zip(_own(self.state), _own(state), strict=True):
-            setattr(other, name, getattr(mine, name))
+            other[name] = mine[name]
         self._repeat_mask()
         if self.view.view.gathered is not None:
             assert state.pack is not None and state.pack.plan.cached is not None
@@ -220,8 +220,8 @@ class StepFrame:
     def _give_back(self, state: DeviceState) -> None:
         """Let a state have tensors of its own again."""
         for (own, name), (given, _) in zip(_own(self.state), _own(state), strict=True):
-            if getattr(given, name) is (tensor := getattr(own, name)):
-                setattr(given, name, tensor.clone())
+            if given[name] is own[name]:
+                given[name] = own[name].clone()
 
     def _repeat_mask(self) -> None:
         """The mask of grouped queries, which attention keeps with the view."""
@@ -250,12 +250,12 @@ class StepFrame:
             self.forward = compiler(self.forward)
         if capture is None:
             return
-        before = [(part, name, getattr(part, name).clone()) for part, name in _own(self.state)]
+        before = [(part[name], part[name].clone()) for part, name in _own(self.state)]
         try:
             self.forward()  # compiles, and lets libraries allocate what they need, which they cannot while capturing
         finally:
-            for part, name, tensor in before:
-                getattr(part, name).copy_(tensor)
+            for own, tensor in before:
+                own.copy_(tensor)
         self.forward = capture(self.forward)
 
 
@@ -270,10 +270,10 @@ def _tensors(state: DeviceState, view: PaddedView) -> dict[str, Tensor]:
     return tensors_of([state, view], PARTS)
 
 
-def _own(state: DeviceState) -> list[tuple[Any, str]]:
+def _own(state: DeviceState) -> list[tuple[dict[str, Any], str]]:
     """The tensors that forwards change: what holds them, and their names."""
-    parts = [part for part in (state, state.ties, state.drafts) if part is not None]
-    return [(part, f.name) for part in parts for f in fields(part) if isinstance(getattr(part, f.name), Tensor)]
+    parts = [vars(part) for part in (state, state.ties, state.drafts) if part is not None]
+    return [(part, name) for part in (*parts, state.carried) for name, x in part.items() if isinstance(x, Tensor)]
 
 
 def _copied(record: Any) -> Any:

@@ -78,9 +78,8 @@ def block_mask(plan: Plan, device: torch.device, at_N: Tensor | None = None) -> 
         return sees_RJ[row_N[i], j] & ((code_J[j] < until_N[i]) | (code_J[j] == also_N[i]))
 
     if plan.shadows is not None:
-        column_T = plan.positions(device)
-        column_N, shadow_N = (x_T if at_N is None else x_T[at_N] for x_T in (column_T, plan.shadow_tokens(device)))
-        sees, is_shadow_T = allowed, plan.shadow_tokens(device)
+        sees, column_T, is_shadow_T = allowed, plan.positions(device), plan.shadow_tokens(device)
+        column_N, shadow_N = (x_T if at_N is None else x_T[at_N] for x_T in (column_T, is_shadow_T))
 
         def allowed(batch: Tensor, head: Tensor, i: Tensor, j: Tensor) -> Tensor:
             other = is_shadow_T[j] | (column_T[j] != column_N[i])

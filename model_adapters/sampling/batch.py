@@ -22,6 +22,7 @@ from dare_bench.model_adapters.sampling.records import Decision, Positions
 from dare_bench.model_adapters.sampling.row_cache import RowCache
 from dare_bench.model_adapters.sampling.sampler import Sampler
 from dare_bench.model_adapters.sampling.state import RowState
+from dare_bench.model_adapters.sampling.strategies import Carried
 from dare_bench.model_adapters.sampling.ties import NearTies
 from dare_bench.model_adapters.upload import upload, uploaded
 
@@ -58,6 +59,7 @@ class ActiveRows:
         self.blocks = self._block_tables()
         """What each row's block adds to the tables on the device, on the host."""
         self.device: DeviceState = uploaded(self._state(kinds, mask_id), (DeviceState, NearTies, Drafts), device)
+        self.device.carried = self._carried()
         self.packer = Packer(rows, device, cache, self.kinds, self.slots, self.canvas, self.states, self.sizes)
         self.tokens_done = 0
         self.recorder = Recorder.of(rows, self.slots)
@@ -82,7 +84,6 @@ class ActiveRows:
             deterministic_R=self._by_row((not sampler.draws for sampler in samplers), torch.bool),
             scale_R=self._by_row((sampler.attention.cfg_scale for sampler in samplers), torch.float32),
             finite=torch.ones((), dtype=torch.bool),
-            carried=self._carried(),
             static=self.sizes is not None,
             rows=self.rows * self.states,
             inputs=self.inputs and self.inputs(rows),
@@ -121,12 +122,16 @@ class ActiveRows:
         return torch.cat([*parts, null] * self.states)
 
     def _carried(self) -> dict[str, Tensor]:
-        """What strategies keep beside the canvases; zeros in rows whose strategy does not."""
-        kinds = {name: x_L for row in self.rows for name, x_L in row.carried.items()}
-        return {
-            name: self._along([row.carried.get(name, x.new_zeros(len(row.canvas), *x.shape[1:])) for row in self.rows])
-            for name, x in kinds.items()
-        }
+        """What strategies keep beside the canvases. It is made and stays on the device, since it may be as large as
+        the vocabulary for each token."""
+        kinds = {name: kind for row in self.rows for name, kind in row.carries.items()}
+
+        def of(row: RowState, name: str, kind: Carried) -> Tensor:
+            new = (len(row.canvas), *kind.size), kind.fill
+            x_L = row.carried.get(name)
+            return torch.full(*new, dtype=kind.dtype, device=self.at) if x_L is None else x_L
+
+        return {name: self._along([of(row, name, kind) for row in self.rows]) for name, kind in kinds.items()}
 
     def _grown(self, name: str, size: int) -> int:
         """A size with room for at least one null entry, if they are used."""
@@ -225,9 +230,9 @@ class ActiveRows:
             for row, saved in zip(self.rows, read["saved_F"].tolist(), strict=False):
                 row.saved = saved
         for name, x_T in device.carried.items():
-            of_rows = x_T[: sum(self.lengths)].to("cpu", copy=True).split(self.lengths)
+            of_rows = x_T[: sum(self.lengths)].clone().split(self.lengths)
             for row, own in zip(self.rows, of_rows, strict=True):
-                if name in row.carried:
+                if name in row.carries:
                     row.carried[name] = own
         if device.inputs is not None:
             device.inputs.sync()

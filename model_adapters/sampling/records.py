@@ -14,6 +14,7 @@ from torch import Tensor
 
 from dare_bench.diffusion.rng import Draw, uniform
 
+FAR = torch.iinfo(torch.long).max
 SCORE = "score"
 """The name of what a strategy carries that remasks."""
 
@@ -85,6 +86,11 @@ class Positions:
     def count(self, which_N: Tensor) -> Tensor:
         """The number of positions of each row where ``which_N`` is True, int64 [R]."""
         return torch.zeros_like(self.key_R).scatter_add_(0, self.row_N, which_N.long())
+
+    def first(self, which_N: Tensor) -> Tensor:
+        """The first position of each row where ``which_N`` is True, else ``FAR``: int64 [R]."""
+        at_N = torch.where(which_N, self.position_N, FAR)
+        return torch.full_like(self.key_R, FAR).scatter_reduce_(0, self.row_N, at_N, "amin")
 
     def only(self, which_N: Tensor) -> Positions:
         values = {f.name: getattr(self, f.name) for f in fields(self) if f.name.endswith("_N")}

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
@@ -15,6 +15,7 @@ from dare_bench.model_adapters.sampling.attention import CachePolicy
 from dare_bench.model_adapters.sampling.draws import Draws
 from dare_bench.model_adapters.sampling.records import Positions
 from dare_bench.model_adapters.sampling.sampler import Sampler
+from dare_bench.model_adapters.sampling.strategies import Carried
 from dare_bench.types import Event
 
 
@@ -83,8 +84,10 @@ class RowState:
     """Positions due in each forward of the block, as the strategy planned them."""
     dropped: list[tuple[int, int]] = field(default_factory=list)
     """Place in the answer and id of each token that was taken out of the canvas (``AttentionPolicy.unseen``)."""
+    carries: Mapping[str, Carried] = field(default_factory=dict)
+    """What the strategy keeps beside the tokens."""
     carried: dict[str, Tensor] = field(default_factory=dict)
-    """What the strategy keeps beside the tokens, [L, ...] each."""
+    """It, [L, ...] each, on the device; empty before a new canvas had a forward."""
     memory: Any = None
     """What a strategy that remembers keeps of the block."""
     soft: Tensor | None = None
@@ -203,10 +206,10 @@ class RowState:
         """Enter the next block that has masks; False when the row is finished."""
         sampler, p = self.sampler, len(self.prompt)
         if self.block < 0:
-            self._carry(vocab)
+            self.carries = sampler.strategy.carries(vocab)
         while True:
             if self.block >= 0:
-                if self._grow(vocab):
+                if self._grow():
                     return True
                 self.steps.append(self.step)
                 if self.stream is not None:
@@ -233,7 +236,7 @@ class RowState:
             if masks:
                 return True
 
-    def _grow(self, vocab: int) -> bool:
+    def _grow(self) -> bool:
         """Insert into the canvas what the strategy asks for, if anything. Events move with their tokens; what would
         stand behind ``gen_length`` is lost."""
         inserted = self.sampler.strategy.grown(self.carried) if self.sampler.strategy.grows else {}
@@ -246,14 +249,8 @@ class RowState:
             tokens += [token, *([self.mask_id] * more if isinstance(more, int) else more)]
         moved = (event._replace(position=kept[event.position]) for event in self.events)
         self.events[:] = [event for event in moved if event.position < self.sampler.gen_length]
-        self.canvas, self._part = torch.tensor(tokens[:most]), None
-        self._carry(vocab)
+        self.canvas, self.carried, self._part = torch.tensor(tokens[:most]), {}, None
         return True
-
-    def _carry(self, vocab: int) -> None:
-        """Beside a new canvas, what the strategy keeps there."""
-        kinds = self.sampler.strategy.carries(vocab).items()
-        self.carried = {name: torch.full((len(self.canvas), *x.size), x.fill, dtype=x.dtype) for name, x in kinds}
 
     def _drop_unseen(self) -> None:
         """Take out of the canvas what later blocks do not see of this one."""

@@ -18,10 +18,9 @@ from torch import Tensor
 from dare_bench.model_adapters.answer_text import through_eos
 from dare_bench.model_adapters.sampling.decide import DecisionGroup
 from dare_bench.model_adapters.sampling.logits import Nudge, against_others
-from dare_bench.model_adapters.sampling.records import Decision, Offer, Positions
+from dare_bench.model_adapters.sampling.records import FAR, Decision, Offer, Positions
 from dare_bench.model_adapters.sampling.state import RowState
 
-FAR = torch.iinfo(torch.long).max
 CERTAIN = 1e-3
 """A position is certain if its token has at least 1 minus this probability. The order of two certain positions does not
 matter: both are written, and by Bonferroni's inequality neither can make the other uncertain, as far as a model's
@@ -79,7 +78,7 @@ class NearTies:
         near = [near_ties(*record) for record in records]
         for (group, _, decision), near_R in zip(records, near, strict=True):
             positions = group.positions
-            mask_R = _first(positions, positions.live(positions.masked_N))
+            mask_R = positions.first(positions.live(positions.masked_N & (positions.position_N >= 0)))
             self.near_R |= ~(self.cut_R & (self.end_R < mask_R)) & near_R
             self.note_ends(positions, decision)
 
@@ -88,10 +87,5 @@ class NearTies:
         is_end_N = torch.zeros_like(positions.masked_N)
         for eos in self.eos_ids:
             is_end_N |= decision.after_N == eos
-        self.end_R.copy_(torch.minimum(self.end_R, _first(positions, is_end_N)))
-
-
-def _first(positions: Positions, where_N: Tensor) -> Tensor:
-    """The first position behind the prompt of each row where ``where_N`` is True, else ``FAR``, [R]."""
-    at_N = torch.where(where_N & (positions.position_N >= 0), positions.position_N, FAR)
-    return torch.full_like(positions.key_R, FAR).scatter_reduce_(0, positions.row_N, at_N, "amin")
+        first_R = positions.first(is_end_N & (positions.position_N >= 0))
+        self.end_R.copy_(torch.minimum(self.end_R, first_R))

@@ -61,7 +61,7 @@ def test_rows_of_all_decoders_share_forwards(attention: str, rows: int) -> None:
     )
     requests, expected = list[Request](), list[list[int]]()
     for name, of_name in every.items():
-        for case in of_name[:3]:
+        for case in of_name[:3] * 2:  # rows of equal settings are decided together
             fields, eos = asked(name, case)
             if eos is None:
                 requests.append(Request(str(len(requests)), "generate", case["prompt_ids"][0], decoding=fields))

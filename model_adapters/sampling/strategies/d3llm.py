@@ -5,11 +5,10 @@ Shape letters: N open positions, R rows, B blocks.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import Self
+from collections.abc import Mapping
 
 import torch
-from pydantic import Field, PrivateAttr
+from pydantic import Field
 from torch import Tensor
 
 from dare_bench.model_adapters.sampling.ranking import rank
@@ -40,16 +39,9 @@ class D3llm(WholeAnswer):
     decoded_token_threshold: float = Field(default=0.5, ge=0, le=1)
     early_stop: bool = False
 
-    _eos_ids: tuple[int, ...] = PrivateAttr(default=())
-
     @property
     def score(self) -> PositionScore:
         return NegativeEntropy()
-
-    def for_model(self, eos_ids: Sequence[int], length: int, answer: int) -> Self:
-        copy = super().for_model(eos_ids, length, answer)
-        copy._eos_ids = tuple(eos_ids)
-        return copy
 
     def carries(self, vocab: int) -> Mapping[str, Carried]:
         return {OPENED: Carried(0, torch.long)}
@@ -71,7 +63,9 @@ class D3llm(WholeAnswer):
         carried = {OPENED: opened_R[row_N]}
         token_N = offer.token_N
         if self.early_stop and self._eos_ids:
-            behind_N = self._behind_eos(positions, torch.where(written_N, token_N, positions.current_N))
+            after_N = torch.where(written_N, token_N, positions.current_N)
+            first_R = positions.first(positions.live(self.is_eos(after_N) & (positions.position_N >= 0)))
+            behind_N = positions.live(positions.position_N > first_R[row_N])
             token_N, written_N = torch.where(behind_N, self._eos_ids[0], token_N), written_N | behind_N
         return offer.write(written_N, token_N=token_N, carried=carried)
 
@@ -91,12 +85,3 @@ class D3llm(WholeAnswer):
         )
         active_RB = ready_RB & (masks_RB > 0) & (number_B < opened_R[:, None])
         return torch.where(active_RB, number_B, len(number_B)).amin(1)
-
-    def _behind_eos(self, positions: Positions, token_N: Tensor) -> Tensor:
-        """True behind the first EOS of each answer, [N]."""
-        is_end_N = torch.isin(token_N, torch.tensor(self._eos_ids, device=token_N.device))
-        is_end_N = positions.live(is_end_N & (positions.position_N >= 0))
-        far = torch.iinfo(torch.long).max
-        at_N = torch.where(is_end_N, positions.position_N, far)
-        first_R = torch.full_like(positions.key_R, far).scatter_reduce_(0, positions.row_N, at_N, "amin")
-        return positions.live(positions.position_N > first_R[positions.row_N])

@@ -46,12 +46,11 @@ class Daedal(WholeAnswer):
     expand_eos_confidence_threshold: float = Field(default=0.9, ge=0, le=1)
     eos_check_tokens: int = Field(default=32, ge=2)
 
-    _eos_ids: tuple[int, ...] = PrivateAttr(default=())
     _most: int = PrivateAttr(default=1)
 
     def for_model(self, eos_ids: Sequence[int], length: int, answer: int) -> Self:
         copy = super().for_model(eos_ids, length, answer)
-        copy._eos_ids, copy._most = tuple(eos_ids), answer
+        copy._most = answer
         return copy
 
     def carries(self, vocab: int) -> Mapping[str, Carried]:
@@ -89,10 +88,7 @@ class Daedal(WholeAnswer):
         """The mean probability of EOS at the last positions that predict it; missing ones count as 0. [R]"""
         positions = offer.positions
         assert offer.best_NK is not None and offer.best_confidence_NK is not None
-        is_eos_N = torch.zeros_like(positions.masked_N)
-        for eos in self._eos_ids:
-            is_eos_N |= offer.best_NK[:, 0] == eos
-        is_eos_N = positions.live(is_eos_N & (positions.position_N >= 0))
+        is_eos_N = positions.live(self.is_eos(offer.best_NK[:, 0]) & (positions.position_N >= 0))
         last_N = is_eos_N & (rank(positions.position_N.double(), positions, is_eos_N).rank_N < self.eos_check_tokens)
         counted_N = torch.where(last_N, offer.best_confidence_NK[:, 0], 0.0)
         sum_R = counted_N.new_zeros(positions.rows).scatter_add_(0, positions.row_N, counted_N)

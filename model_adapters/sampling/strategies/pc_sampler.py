@@ -6,10 +6,11 @@ Shape letters: N open positions, C counted tokens.
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import Any
+from functools import lru_cache
+from typing import Any, ClassVar
 
 import torch
-from pydantic import BaseModel, ConfigDict, Field, PrivateAttr, field_serializer, field_validator
+from pydantic import BaseModel, ConfigDict, Field, field_serializer, field_validator
 from torch import Tensor
 
 from dare_bench.model_adapters.sampling.draws import Draws
@@ -28,8 +29,6 @@ class Background(BaseModel):
     num_token: int = Field(ge=1)
     counts: tuple[tuple[int, int], ...]
 
-    _tables: dict[torch.device, tuple[Tensor, Tensor]] = PrivateAttr(default_factory=dict)
-
     @field_validator("counts", mode="before")
     @classmethod
     def _pairs(cls, value: Any) -> Any:
@@ -42,14 +41,20 @@ class Background(BaseModel):
 
     def surprise(self, token_N: Tensor) -> Tensor:
         """-ln(frequency) of tokens, float32 [N]."""
-        at = token_N.device
-        if at not in self._tables:  # one more behind them, for ids above all of these
-            ids, counts = zip(*self.counts, (torch.iinfo(torch.long).max, 1), strict=True)
-            self._tables[at] = torch.tensor(ids, device=at), torch.tensor(counts, dtype=torch.float32, device=at)
-        id_C, count_C = self._tables[at]
+        id_C, count_C = _table(self, token_N.device)
         place_N = torch.searchsorted(id_C, token_N)
         count_N = torch.where(id_C[place_N] == token_N, count_C[place_N], 1.0)
         return -(count_N / self.num_token + SMALL).log()
+
+    def __hash__(self) -> int:
+        return hash((self.num_token, len(self.counts)))  # that of all counts takes milliseconds
+
+
+@lru_cache(maxsize=8)
+def _table(background: Background, device: torch.device) -> tuple[Tensor, Tensor]:
+    """The ids in their order and their counts, [C] each; one more behind them, for ids above all of these."""
+    ids, counts = zip(*background.counts, (torch.iinfo(torch.long).max, 1), strict=True)
+    return torch.tensor(ids, device=device), torch.tensor(counts, dtype=torch.float32, device=device)
 
 
 @dataclass(frozen=True)
@@ -74,6 +79,8 @@ class PcSampler(Quota):
     name = "pc_sampler"
     source = "PC-Sampler, arXiv 2508.13021, NEUIR/PC-Sampler src/generate.py generate_with_pc_sampler"
     keeps = frozenset({"steps"})
+    static: ClassVar[bool] = False
+    """The table of counts is made on the device at first use."""
 
     background: Background
     lambd: float = Field(default=1.0, ge=0)

@@ -6,7 +6,7 @@ Shape letters: N open positions, R rows, B blocks of the family.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, Self
+from typing import Self
 
 import torch
 from pydantic import PrivateAttr
@@ -22,21 +22,16 @@ class WholeAnswer(Strategy):
     whole = True
 
     _block_length: int = PrivateAttr(default=1)
+    _eos_ids: tuple[int, ...] = PrivateAttr(default=())
 
     def for_model(self, eos_ids: Sequence[int], length: int, answer: int) -> Self:
         copy = self.model_copy()
-        copy._block_length = length
+        copy._block_length, copy._eos_ids = length, tuple(eos_ids)
         return copy
 
     @property
     def decision(self) -> Strategy:
         return self  # rows with other blocks or steps are decided apart
-
-    def __eq__(self, other: Any) -> bool:
-        return super().__eq__(other) and self._block_length == other._block_length
-
-    def __hash__(self) -> int:
-        return hash((super().__hash__(), self._block_length))
 
     @property
     def steps_per_block(self) -> int:
@@ -49,11 +44,16 @@ class WholeAnswer(Strategy):
 
     def current(self, positions: Positions) -> Tensor:
         """True at the masks of each row's first block that has any, [N]."""
-        masked_N, block_N = positions.live(positions.masked_N), self.block_of(positions)
-        far = torch.iinfo(torch.long).max
-        first_R = torch.full_like(positions.key_R, far)
-        first_R.scatter_reduce_(0, positions.row_N, torch.where(masked_N, block_N, far), "amin")
-        return masked_N & (block_N == first_R[positions.row_N])
+        masked_N = positions.live(positions.masked_N)
+        first_R = positions.first(masked_N).div(self._block_length, rounding_mode="floor")
+        return masked_N & (self.block_of(positions) == first_R[positions.row_N])
+
+    def is_eos(self, token_N: Tensor) -> Tensor:
+        """True where a token is one of the model's EOS, [N]."""
+        is_eos_N = torch.zeros_like(token_N, dtype=torch.bool)
+        for eos in self._eos_ids:  # a list of them would be copied to the device in each forward
+            is_eos_N |= token_N == eos
+        return is_eos_N
 
     def by_block(self, which_N: Tensor, positions: Positions) -> Tensor:
         """The number of positions of each row and block where ``which_N`` is True, [R, B]; those of the prompt count

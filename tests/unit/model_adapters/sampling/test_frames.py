@@ -66,6 +66,25 @@ def test_steps_of_static_shape_answer_as_others(family, way, framed):
     assert answers(model, family, way) == listed
 
 
+@pytest.mark.parametrize("strategy", ["rcr", "p2"])
+def test_what_strategies_keep_beside_tokens_leaves_a_frame_with_its_rows(strategy, framed):
+    """Rows that end while others are inside a block, which move to another batch."""
+    lengths = [(4, 2), (12, 9), (6, 3), (12, 7), (4, 4)]
+    requests = [
+        Request(
+            str(i), "generate", [5 + i, 6, 7, 8], decoding={"gen_length": n, "strategy": {"name": strategy, "steps": s}}
+        )
+        for i, (n, s) in enumerate(lengths)
+    ]
+
+    def answered(model, rows):
+        return {sample.request.key: sample.answer.tokens for sample in model.loaded.generate(requests, max_rows=rows)}
+
+    alone, capture = answered(golden.model("llada"), 1), RecordedGraphs()
+    assert answered(framed("llada", compiler=None, capture=capture), 3) == alone
+    assert capture.replayed > 0
+
+
 def test_near_ties_are_those_of_other_steps(framed, monkeypatch):
     """With a size of 0.02, so that there are some."""
     monkeypatch.setattr("dare_bench.model_adapters.sampling.logits.TIE", 0.02)

@@ -14,8 +14,8 @@ HERE = Path(sampling.__file__).parent
 
 
 def test_a_token_passes_few_files() -> None:
-    """From a mask to its token at most 800 lines of code are entered, 90 % of them in at most 12 files of together
-    1,800 lines. The rest are single lines, such as those of a policy that is absent."""
+    """From a mask to its token at most 840 lines of code are entered, 90 % of them in at most 12 files of together
+    1,810 lines. The rest are single lines, such as those of a policy that is absent."""
     model = dare_bench.load("tiny-llada", device="cpu")
     entered: set[CodeType] = set()
 
@@ -36,6 +36,6 @@ def test_a_token_passes_few_files() -> None:
     for file in sorted(lines, key=lambda file: -lines[file]):
         if sum(lines[read] for read in walk) < 0.9 * total:
             walk.append(file)
-    assert total <= 850, lines
+    assert total <= 840, lines
     assert len(walk) <= 12, lines
-    assert sum(len(file.read_text().splitlines()) for file in walk) <= 1900, lines
+    assert sum(len(file.read_text().splitlines()) for file in walk) <= 1810, lines

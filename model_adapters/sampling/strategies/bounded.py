@@ -69,7 +69,7 @@ class EntropyBound(Strategy):
 
 
 class EbSampler(Strategy):
-    """As ``entropy_bound`` with the bound ``gamma``, over all positions of the answer (exact)."""
+    """As ``entropy_bound`` with the bound ``gamma``, over all positions of the answer (approximate)."""
 
     name = "eb_sampler"
     source = "EB-Sampler, arXiv 2505.24857, as in NEUIR/PC-Sampler src/generate.py generate_with_eb_sampler"

@@ -74,7 +74,7 @@ class Calibrated(PositionScore):
 
 class PcSampler(Quota):
     """As ``quota``, where early places of the block and tokens that are rare in a corpus (``background``) come first
-    (PC-Sampler; exact)."""
+    (PC-Sampler; approximate)."""
 
     name = "pc_sampler"
     source = "PC-Sampler, arXiv 2508.13021, NEUIR/PC-Sampler src/generate.py generate_with_pc_sampler"

@@ -130,7 +130,7 @@ _SIMILAR, _NEAR = 0.5, 0.6
 """Minimum similarity, from 0 to 1, of a suggested name, and of the best of them."""
 _WORD, _NEAR_WORD = 4, 0.8
 """Minimum length and minimum similarity of a single word of a name."""
-_FEW = 20
+_FEW = 30
 """Maximum number of known names that a message lists."""
 
 

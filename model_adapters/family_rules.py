@@ -69,20 +69,6 @@ class SamplerFields(Decoding):
         return value if value is None else strategy_of(value)
 
     @model_validator(mode="after")
-    def _one_strategy(self) -> Self:
-        if self.strategy is None:
-            return self
-        for name in sorted(self.own_strategy & self.model_fields_set - self.strategy.keeps):
-            value, default = getattr(self, name), type(self).model_fields[name].default
-            if (value or None) != (default or None):
-                raise ValueError(
-                    f"{name}={value!r} belongs to the family's own strategies, not to strategy="
-                    f"{self.strategy.name!r}: give the strategy's own fields, as JSON: "
-                    '{"strategy": {"name": ..., "field": value}}'
-                )
-        return self
-
-    @model_validator(mode="after")
     def _keeps_text(self) -> Self:
         for name in ("early_stop", "eos_early_stop"):
             if getattr(self, name, None) and self.text_after_eos == "keep":

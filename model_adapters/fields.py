@@ -42,8 +42,23 @@ def resolve_fields(
         decoding = kind(**{**ids, **(defaults or {}), **given})
     except ValidationError as error:
         raise DecodingError(first_error(error)) from error
+    if getattr(decoding, "strategy", None) is not None:
+        _check_own(decoding, given, spec.family)
     _check_ids(decoding, spec)
     return decoding
+
+
+def _check_own(decoding: Any, given: Mapping[str, Any], family: str) -> None:
+    """Raise DecodingError for a given field of the family's own strategies beside another strategy, unless the strategy
+    has it, too, or it only repeats the default."""
+    for name in sorted(decoding.own_strategy & given.keys() - decoding.strategy.keeps):
+        default = type(decoding).model_fields[name].default
+        if (given[name] or None) != (default or None):
+            raise DecodingError(
+                f"{name}={given[name]!r} belongs to {family}'s own strategies, not to strategy="
+                f"{given['strategy']!r}: give the strategy's own fields, as JSON: "
+                '{"strategy": {"name": ..., "field": value}}'
+            )
 
 
 def unknown_field(of: str, name: str, known: Iterable[str]) -> DecodingError:

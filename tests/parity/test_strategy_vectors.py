@@ -76,7 +76,7 @@ def test_rows_of_all_decoders_share_forwards(attention: str, rows: int) -> None:
         ("sdar", {"strategy": "klass"}, "'klass' sees the whole answer, which is decoded block after block here"),
         ("llada", {"strategy": "d3llm", "cache": "prefix"}, "'d3llm' sees the whole answer, .* with a cache here"),
         ("dream", {"strategy": "wino"}, "'wino' needs bidirectional attention without a shift"),
-        ("llada", {"strategy": "prophet", "remasking": "random"}, "remasking='random' belongs to the family's own"),
+        ("llada", {"strategy": "prophet", "remasking": "random"}, "remasking='random' belongs to llada's own"),
         ("llada", {"strategy": "klass", "draft_steps": 1}, "remembers what it did, which cannot be drafted"),
     ],
 )

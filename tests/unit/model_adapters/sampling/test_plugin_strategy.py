@@ -153,7 +153,7 @@ def test_what_is_recorded_without_it_is_what_always_was() -> None:
         ({"strategy": {"name": "threshold", "threshold": 3}}, "strategy 'threshold': threshold=3 is not valid"),
         ({"strategy": {"name": "quota", "tau": 1}}, "strategy 'quota' has no decoding field 'tau'; it has rank_by"),
         ({"strategy": 3}, "strategy=3: expected a name"),
-        ({"strategy": "quota", "threshold": 0.5}, "threshold=0.5 belongs to the family's own strategies"),
+        ({"strategy": "quota", "threshold": 0.5}, "threshold=0.5 belongs to llada's own strategies"),
     ],
 )
 def test_wrong_strategies_are_one_line(fields: dict, says: str) -> None:

@@ -1,8 +1,12 @@
-"""Optimizer steps: what they hold does not depend on how they are cut, on processes, or on where one begins."""
+"""Optimizer steps: what they hold does not depend on how they are cut, on processes, or on where one begins; their
+forwards, metrics, and what a training tells of them."""
 
 from __future__ import annotations
 
+import sys
+import time
 from collections import Counter
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -10,6 +14,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from dare_bench.diffusion.schedules import NoiseSchedule, weights
+from dare_bench.trainers.forwards import divide
+from dare_bench.trainers.objective import averages
+from dare_bench.trainers.phases import Phases
+from dare_bench.trainers.progress import TrainingProgress, log_line
 from dare_bench.trainers.steps import NoisedRows, StepShape, balanced_parts, permutation, redraw
 from dare_bench.training.rows import TokenRow
 
@@ -197,3 +205,115 @@ def test_dealing_gives_everyone_as_many_and_about_as_much(given_):
 def test_the_size_of_a_step_is_said_with_its_factors():
     assert StepShape(8, 2, 1).describe() == "8 per device x 2 accumulated x 1 process = 16"
     assert StepShape(8, 1, 2, 4).describe() == "8 per group x 1 accumulated x 2 groups of 4 processes = 16"
+
+
+def copies_of_pairs():
+    """Three masked copies of each row of eight pairs, whose rows have many lengths; those of one pair share the
+    prompt."""
+    pairs = [
+        tuple(
+            TokenRow((i,) * (i % 4), tuple(range(1 + (i * 7 + role * 3) % 5)), f"row {i}", 1000 * i + role)
+            for role in range(2)
+        )
+        for i in range(11)
+    ]
+    source = NoisedRows(
+        pairs, NoiseSchedule("counts", 3), lambda noise: weights(noise, "elbo"), MASK, StepShape(8), seed=3
+    )
+    return source.step(0).copies
+
+
+@pytest.mark.parametrize("count", [1, 2, 5, 48, 60])
+def test_forwards_hold_every_copy_and_scored_token_once(count):
+    copies = copies_of_pairs()
+    parts = divide(copies, count)
+    assert len(parts) == count
+    index_N = torch.cat([index_M for _, index_M in parts])
+    assert torch.equal(index_N.sort().values, torch.arange(len(copies.at_N)))
+    for part, index_M in parts:
+        assert torch.equal(part.target_N, copies.target_N[index_M])
+        assert torch.equal(part.at_N, part.at_N.sort().values)
+        lengths = list(part.batch.lengths)
+        assert lengths == sorted(lengths, reverse=True)
+        assert bool((part.seen_T[part.at_N] == MASK).all())
+    sizes = [len(part) for part, index_M in parts if len(index_M)]
+    assert max(sizes) - min(sizes) <= 1
+    assert sum(sizes) == len(copies)
+
+
+def test_averages_are_ratios_of_sums_over_processes_with_different_names() -> None:
+    values = ([1.0, 2.0, 3.0], [6.0])
+    parts = [
+        {"reward": (sum(v), len(v)), "reward_square": (sum(x * x for x in v), len(v)), f"only/{len(v)}": (1.0, 2.0)}
+        for v in values
+    ]
+    result = averages([*parts, {}])
+    assert result["reward"] == 3.0
+    assert result["reward_std"] == pytest.approx(3.5**0.5)  # the mean of 4, 1, 0 and 9
+    assert result["only/3"] == result["only/1"] == 0.5
+    assert "reward_square" not in result
+    assert averages([{"nothing": (0.0, 0.0)}]) == {}
+
+
+def test_an_inner_phase_takes_no_time_of_the_outer() -> None:
+    phases = Phases({})
+    phases.steps = 2
+    with phases.measure("update") as update:
+        update.forwards, update.tokens = 6, 60
+        with phases.measure("score"):
+            time.sleep(0.05)
+    metrics = phases.take(processes=4)
+    assert metrics["seconds/score"][0] >= 0.05 > metrics["seconds/update"][0]
+    assert metrics["forwards/update"] == (6.0, 0.5), "6 in this process in 2 steps: 12 in a step of all four"
+    assert "forwards/score" not in metrics
+    assert phases.take(processes=4) == {}
+
+
+LOGS = {"loss": 0.5, "grad_norm": 1.0, "learning_rate": 1e-5, "rewards/margins": 0.25, "epoch": 1.0}
+
+
+def shown(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], terminal: bool) -> str:
+    monkeypatch.setattr(sys.stderr, "isatty", lambda: terminal, raising=False)
+    state = SimpleNamespace(global_step=0, max_steps=4, is_world_process_zero=True)
+    progress = TrainingProgress(8)
+    progress.on_train_begin(None, state, None)
+    for step in range(1, 5):
+        state.global_step = step
+        progress.on_step_end(None, state, None)
+        progress.on_log(None, state, None, logs=dict(LOGS))
+    progress.on_train_end(None, state, None)
+    return capsys.readouterr().err.replace("\r", "\n")
+
+
+@pytest.mark.parametrize("terminal", [False, True])
+def test_every_entry_of_the_log_has_a_line_of_its_own(monkeypatch, capsys, terminal):
+    lines = shown(monkeypatch, capsys, terminal).splitlines()
+    steps = [line for line in lines if line.startswith("step ")]
+    assert [line.partition(":")[0] for line in steps] == ["step 1/4", "step 2/4", "step 3/4", "step 4/4"]
+    assert all("rewards/margins 0.2500" in line and "rows/s" in line for line in steps)
+    assert [" left" in line for line in steps] == [True, True, True, False] and "1s left" in steps[2]
+
+
+def test_the_bar_has_the_loss_alone(monkeypatch, capsys):
+    bars = [line for line in shown(monkeypatch, capsys, True).splitlines() if line.startswith("train:")]
+    assert "4/4" in bars[-1] and "loss 0.5000" in bars[-1] and "margins" not in bars[-1]
+
+
+def test_a_line_has_the_main_figures_first_and_as_many_as_fit():
+    phases = {f"{name}/update": 12.0 for name in ("forwards", "seconds", "tokens_per_second")}
+    others = {f"reward/part{number}": 0.0 for number in range(9)}
+    logs = {
+        **others,
+        **phases,
+        "kl": 0.5,
+        "kl_std": 0.1,
+        "only_std": 1.0,
+        "reward_std": 0.25,
+        "reward": 0.5,
+        "loss": 0,
+        "epoch": 1.0,
+    }
+    main = "loss 0, reward 0.5000 (std 0.2500), kl 0.5000"
+    assert log_line(logs, len(main)) == log_line(logs, len(main) + 5) == main
+    assert log_line(logs, 70) == f"{main}, reward/part0 0" and log_line(logs, 0) == "loss 0"
+    assert log_line(logs, 500).endswith("reward/part8 0, only_std 1.0000")

@@ -1,26 +1,39 @@
-"""The ledger of sampler and learner: no gap where the sampler is exact; importance weights correct where it is not."""
+"""What a training records of its rollouts and costs: the ledger of sampler and learner, ``written_nll`` of what was
+written, and counts in the lineage."""
 
 from __future__ import annotations
 
 import importlib
+import json
+import shutil
 import sys
 
 import pytest
 import torch
 from completions import completion, first_rollout, update, values
 from paths import ROOT
+from require import need_package
 from table_policy import SPEC, Table, V
 
+from dare_bench.diffusion.forward import inputs
 from dare_bench.errors import UsageError
+from dare_bench.loading import load
+from dare_bench.runs import lineage
+from dare_bench.seeds import key
+from dare_bench.trainers.loop import Loop
 from dare_bench.trainers.objective import averages
+from dare_bench.trainers.phases import Phases
+from dare_bench.trainers.policy import PolicyInTraining
 from dare_bench.trainers.rl.cj_grpo import CJGRPO
-from dare_bench.trainers.rl.completions import Completion
+from dare_bench.trainers.rl.completions import Completion, recorded
 from dare_bench.trainers.rl.coupled_grpo import CoupledGRPO
 from dare_bench.trainers.rl.d1 import D1
 from dare_bench.trainers.rl.espo import ESPO
 from dare_bench.trainers.rl.estimators import trajectory
+from dare_bench.trainers.rl.rollout_metrics import written_nll
 from dare_bench.trainers.rl.surrogate import gap_metrics, importance, sampler_logprobs
-from dare_bench.types import Event, Generation
+from dare_bench.training.run import train
+from dare_bench.types import Event, Generation, Request
 
 
 @pytest.fixture(scope="module")
@@ -185,3 +198,116 @@ def test_weights_are_capped_and_counted():
 def test_methods_that_do_not_score_draws_refuse_importance_weights(kind):
     with pytest.raises(UsageError, match=r"importance_cap=2: .* omit it, or use cj_grpo"):
         method(kind, importance_cap=2.0)
+
+
+need_package("accelerate")
+
+
+def counts(folder):
+    return lineage.counts(json.loads((folder / "lineage.json").read_text()))
+
+
+@pytest.fixture
+def sampled(monkeypatch):
+    """The samples of all rollouts, and the numbers of copies of all updates."""
+    samples, copies = [], []
+    generate, update = PolicyInTraining.generate, Loop.training_step
+    monkeypatch.setattr(PolicyInTraining, "generate", lambda *a: samples.extend(made := generate(*a)) or made)
+    monkeypatch.setattr(
+        Loop,
+        "training_step",
+        lambda self, model, step, n=None: copies.append(len(step.copies)) or update(self, model, step),
+    )
+    return samples, copies
+
+
+def trained(folder, **options):
+    return train(
+        method="cj_grpo", model="tiny-llada-base", task="dare_arithmetic", rows=64, output_path=str(folder),
+        per_device_train_batch_size=8, max_steps=3, save_steps=1, logging_steps=2, report_to=(), learning_rate=3e-4,
+        options={"num_generations": 4, "num_iterations": 2, "beta": 0.04, **options},
+    )  # fmt: skip
+
+
+def test_counts_are_those_of_the_sampler_and_survive_a_resume(sampled, tmp_path):
+    """The third step begins the second rollout; the log is written, and its counters reset, after the second."""
+    samples, copies = sampled
+    trained(tmp_path / "whole")
+    assert len(samples) == 16 and len(copies) == 3
+    steps = [counts(tmp_path / "whole" / name)["forwards"] for name in ("checkpoint-1", "checkpoint-2", "")]
+    nfe = [sum(s.answer.nfe for s in part) for part in (samples[:8], samples)]
+    assert [step["rollout"] for step in steps] == [nfe[0], nfe[0], nfe[1]]
+    assert [step["update"] for step in steps] == [copies[0], sum(copies[:2]), sum(copies)]
+    # Without gradients: old values of the second iteration of both rollouts, and the reference in each step.
+    assert [step["score"] for step in steps] == [2 * copies[0], 2 * copies[0] + copies[1], 2 * sum(copies) - copies[1]]
+    tokens = counts(tmp_path / "whole")["tokens"]
+    assert all(tokens[phase] > count for phase, count in steps[-1].items()) and tokens.keys() == steps[-1].keys()
+
+    resumed = tmp_path / "resumed"
+    shutil.copytree(tmp_path / "whole" / "checkpoint-1", resumed / "checkpoint-1")
+    record = json.loads((tmp_path / "whole" / "train.json").read_text())
+    (resumed / "train.json").write_text(json.dumps({**record, "status": "running"}))
+    trained(resumed)
+    assert len(samples) == 24, "the rollout in use is in the checkpoint"
+    assert counts(resumed) == counts(tmp_path / "whole")
+
+
+def test_a_checkpoint_without_counts_leaves_them_unknown():
+    assert lineage.counts({"step": 4}) is None
+    assert lineage.counts({"forwards": {"rollout": -1}, "tokens": {}}) is None
+    phases = Phases(None)
+    with phases.measure("update") as cost:
+        cost.forwards += 3
+    assert phases.totals(lambda value: [value]) is None
+
+
+def test_processes_are_added_and_what_came_before_counts_once():
+    phases = Phases({"forwards": {"rollout": 5, "update": 7}, "tokens": {"rollout": 50, "update": 70}})
+    for _ in range(2):
+        with phases.measure("update") as cost:
+            cost.forwards, cost.tokens = cost.forwards + 3, cost.tokens + 30
+        phases.steps += 1
+        phases.take(2)
+    assert phases.totals(lambda value: [value, value]) == {
+        "forwards": {"rollout": 5, "update": 19},
+        "tokens": {"rollout": 50, "update": 190},
+    }
+
+
+CANVAS, COUNT = 8, 96
+
+
+@pytest.mark.parametrize(("strategy", "unbiased"), [("sequential", True), (None, False)], ids=["sequential", "default"])
+def test_it_is_the_entropy_only_where_the_order_does_not_follow_the_draws(strategy, unbiased):
+    """The exact entropy at the same positions: the mean of -log p is within its standard error of it left to right, and
+    far below it in the order of confidence."""
+    loaded = load("tiny-llada-sort-base", device="cpu").loaded
+    decoding = {"gen_length": CANVAS, "temperature": 1.5, "trajectory": True, "early_stop": False}
+    decoding |= {"strategy": strategy} if strategy else {"steps": CANVAS, "block_length": CANVAS}
+    prompts = [loaded.encode(f"sort {key('digits', i) % 10**6:06d}=") for i in range(COUNT)]
+    requests = [Request(str(i), "generate", ids, decoding=decoding, seed=i) for i, ids in enumerate(prompts)]
+    samples = {sample.request.key: sample for sample in loaded.generate(requests)}
+    completions, answers = [], []
+    for request in requests:
+        answer = samples[request.key].answer
+        assert isinstance(answer, Generation)
+        answers.append(answer)
+        completions.append(recorded(request.prompt, answer, loaded.spec.mask, 0, ""))
+    actions = trajectory(completions, loaded.spec.mask)
+    given = inputs(actions.copies, loaded.spec)
+    with torch.no_grad():
+        output = loaded.network(
+            input_ids=given.tokens_U, positions=given.positions_U, plan=given.plan, logits_at=given.at_N
+        )
+    law_NV = (output.logits.double() / 1.5).log_softmax(-1)
+    drawn_N = -law_NV.gather(1, given.targets_N[:, None])[:, 0]
+    entropy_N = torch.special.entr(law_NV.exp()).sum(-1)
+    total, count = written_nll(completions, answers)
+    assert count == len(drawn_N) == COUNT * CANVAS
+    assert total == pytest.approx(float(drawn_N.sum()), rel=1e-4)
+    gap_N = drawn_N - entropy_N
+    error = float(gap_N.std()) / count**0.5
+    if unbiased:
+        assert abs(float(gap_N.mean())) < 4 * error
+    else:
+        assert float(gap_N.mean()) < -8 * error and total / count < 0.8 * float(entropy_N.mean())

@@ -1,14 +1,19 @@
-"""Whose folder an output folder is, and how many steps a training has."""
+"""Whose folder an output folder is, how many steps a training has, and how processes and heads are divided by
+sequence parallelism."""
 
 from __future__ import annotations
 
 import json
+import math
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from table_policy import SPEC
 
 from dare_bench.errors import TrainingError, UsageError
 from dare_bench.training.folder import claim, finish, is_trained, read, status
+from dare_bench.training.processes import check_heads, data_parallel_size
 from dare_bench.training.spec import train_spec
 
 SETTINGS = {"base": "a", "base_content": "sha256:1", "data": "rows.jsonl", "data_hash": "2", "seed": 0}
@@ -168,3 +173,35 @@ def test_a_recorded_number_of_steps_that_cannot_be_is_told(tmp_path: Path, name:
 def test_steps_of_a_training(fields: dict[str, float], steps: int) -> None:
     spec = train_spec(method="sft", model="m", data="d", output_path="o", **fields)
     assert spec.steps(100, 8) == steps  # three passes over 100 rows, the last step goes on into a fourth
+
+
+def test_the_groups_are_those_of_the_environment_unless_given(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("WORLD_SIZE", "8")
+    assert [data_parallel_size(size) for size in (1, 2, 4, 8)] == [8, 4, 2, 1]
+    assert data_parallel_size(3, 6) == 2
+    with pytest.raises(UsageError, match="give 1, 2, 4, 8, or start a multiple of 3 processes"):
+        data_parallel_size(3)
+
+
+@pytest.mark.parametrize(("heads", "kv_heads"), [(32, 32), (32, 8), (28, 4), (12, 4), (16, 1)])
+def test_a_group_is_allowed_if_the_queries_of_each_rank_are_those_of_its_keys(heads: int, kv_heads: int) -> None:
+    """Query head h reads key head h * kv_heads / heads. A rank has a row of query heads, and of the repeated keys."""
+    for size in range(1, heads + 1):
+        repeated = [key for key in range(kv_heads) for _ in range(math.lcm(kv_heads, size) // kv_heads)]
+        fits = heads % size == 0 and heads % len(repeated) == 0
+        if fits:
+            mine = [repeated[r * len(repeated) // size : (r + 1) * len(repeated) // size] for r in range(size)]
+            own = [list(range(r * heads // size, (r + 1) * heads // size)) for r in range(size)]
+            for queries, keys in zip(own, mine, strict=True):
+                reads = [keys[i * len(keys) // len(queries)] for i in range(len(queries))]
+                assert reads == [head * kv_heads // heads for head in queries]
+            check_heads(replace(SPEC, heads=heads, kv_heads=kv_heads), size)
+        else:
+            with pytest.raises(UsageError, match=f"size={size} does not divide the {heads} attention heads"):
+                check_heads(replace(SPEC, heads=heads, kv_heads=kv_heads), size)
+
+
+def test_a_network_that_does_not_say_its_heads_computes_alone() -> None:
+    check_heads(SPEC, 1)
+    with pytest.raises(UsageError, match="the network of toy does not state their number"):
+        check_heads(SPEC, 2)

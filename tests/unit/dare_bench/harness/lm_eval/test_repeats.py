@@ -1,19 +1,28 @@
-"""``--repeats n`` through lm-eval: every prompt is answered n times, and each repeat is scored on its own."""
+"""``--repeats n`` through lm-eval: every prompt is answered n times, each repeat is scored on its own; what other
+draws would score; the keys of results."""
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
+import numpy as np
 import pytest
+from paths import ROOT
+from require import need_package
 from toy_model import ToyModel
 from toy_tasks import CHOICES, SUMS, answer_with, write_data, write_tasks
 
 from dare_bench import seeds
+from dare_bench.analysis.comparison import compare
 from dare_bench.config import run_spec
+from dare_bench.engine.evaluate import evaluate
+from dare_bench.harness.lm_eval.redrawn import mark_redrawn, redrawn_values
 from dare_bench.harness.lm_eval.source import LmEvalSource
-from dare_bench.types import Request
+from dare_bench.types import Likelihood, Request, Sample
 
 Make = Callable[..., LmEvalSource]
 
@@ -111,3 +120,120 @@ def test_repeats_that_cannot_differ_are_noted(make: Make) -> None:
     for fields in ({"decoding": {"temperature": 0.5}}, {"decoding": {"remasking": "random"}}):
         notes = make("toy_add", repeats=2, limit=1, **fields).run(answer_with(ToyModel())).notes
         assert not any("repeats" in note for note in notes)
+
+
+need_package("lm_eval")
+
+
+def likelihood(value: float, deviations: list[float]) -> Likelihood:
+    return Likelihood(value, float(np.linalg.norm(deviations)), None, 16, deviations=deviations)
+
+
+def marked(likelihoods: list[Likelihood], gold: Any, **metrics: float) -> dict[str, Any]:
+    """The row of a document with choices of 1, 2, 3, ... letters."""
+    choices = ["é" * (n + 1) for n in range(len(likelihoods))]
+    task = SimpleNamespace(
+        OUTPUT_TYPE="multiple_choice",
+        multiple_input=0,
+        doc_to_choice=lambda doc: choices,
+        doc_to_target=lambda doc: gold,
+    )
+    row = {"doc": {}, "doc_id": 0, "resps": [[]] * len(choices), "metrics": list(metrics), **metrics}
+    request = Request("k", "score", "q", "a")
+    mark_redrawn({"t": task}, {"t": [row]}, lambda task, doc, index: Sample(request, likelihoods[index]))
+    return row
+
+
+def test_errors_of_differences_are_those_of_the_deviations() -> None:
+    """Choices that share their draws differ by less than their own errors."""
+    first, second = likelihood(-5.0, [3.0, 1.0]), likelihood(-6.0, [3.0, 1.5])
+    values_SC = redrawn_values([first, second, likelihood(-7.0, [])])
+    assert values_SC.mean(0) == pytest.approx([-5, -6, -7])
+    assert values_SC[:, 0].std() == pytest.approx(first.stderr, rel=0.1)
+    assert (values_SC[:, 0] - values_SC[:, 1]).std() == pytest.approx(0.5, rel=0.1)
+    assert (values_SC[:, 2] == -7).all()
+
+
+def test_shares_are_those_of_the_metric() -> None:
+    close = [likelihood(-1.0, [1.0, 0.0]), likelihood(-1.0 - 2**0.5, [0.0, 1.0])]  # 1 error of the difference apart
+    row = marked(close, 0, acc=1.0, acc_norm=1.0, acc_bytes=1.0)
+    assert row["redrawn"]["acc"] == pytest.approx(0.841, abs=0.03)
+    assert row["redrawn"]["acc_norm"] == row["redrawn"]["acc_bytes"] == pytest.approx(0.573, abs=0.03)
+    assert marked(close, ["éé"], acc=0.0)["redrawn"]["acc"] == pytest.approx(0.159, abs=0.03)
+    assert "redrawn" not in marked([likelihood(-1.0, []), likelihood(-2.0, [])], 0, acc=1.0)
+    assert marked(close, 0, acc=0.0)["redrawn"] == {}  # another rule than lm-eval's: nothing is claimed
+
+
+def test_a_run_records_its_draws_and_every_reader_uses_them(tmp_path: Path) -> None:
+    fields: dict[str, Any] = {
+        "model": "tiny-llada-base",
+        "tasks": "hellaswag",
+        "limit": 4,
+        "data_dir": str(ROOT / "tests" / "data" / "bench"),
+        "output_path": str(tmp_path / "runs"),
+        "progress": False,
+    }
+    drawn = evaluate(**fields, likelihood={"estimator": "fast", "mc_num": 8})
+    for line in drawn.samples("hellaswag"):
+        assert set(line["redrawn"]) == {"acc", "acc_norm"}
+        for answer in line["dare_bench"]:
+            assert np.linalg.norm(answer["deviations"]) == pytest.approx(answer["stderr"], rel=1e-3)
+    ci = drawn.require_block().ci["hellaswag"]["acc_norm,none"]
+    assert ci.method.endswith("and draws") and ci.draws is not None
+    other = evaluate(**fields, likelihood={"estimator": "fast", "mc_num": 8}, seeds=[1, 1, 1, 1])
+    (item,) = compare([drawn, other]).items
+    assert item.scores[0].lo == ci.lo and item.difference.method.endswith("and draws")
+
+
+@pytest.fixture(scope="module")
+def results(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
+    need_package("lm_eval")
+    tmp = tmp_path_factory.mktemp("keys")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("DARE_BENCH_CACHE", str(tmp / "cache"))
+        patch.setattr("datasets.config.HF_DATASETS_CACHE", tmp / "datasets")
+        run = evaluate(
+            model=ToyModel(),
+            progress=False,
+            tasks="toy_group",
+            include_path=str(write_tasks(tmp / "tasks")),
+            data_dir=str(write_data(tmp / "data")),
+            output_path=str(tmp / "out"),
+            apply_chat_template=True,
+            system_instruction="Add.",
+        )
+    assert run.results_file is not None
+    result: dict[str, Any] = json.loads(Path(run.results_file).read_text())
+    result["samples"] = {task: list(run.samples(task)) for task in run.tasks}
+    return result
+
+
+def test_every_key_of_lm_evals_files_is_there(results: dict[str, Any]) -> None:
+    schema = need_package("lm_eval.result_schema")
+    assert set(schema.EvalResults.__annotations__) - set(results) == set()
+    config = set(schema._EvalConfig.__annotations__)
+    assert config - set(results["config"]) == set()
+
+
+def test_the_files_of_the_data_are_named(results: dict[str, Any]) -> None:
+    origins = {name: Path(task["data"]) for name, task in results["dare_bench"]["tasks"].items()}
+    assert set(origins) == set(results["samples"]) and all(place.exists() for place in origins.values())
+    assert origins["toy_add"].parts[-3:] == ("data", "sums", "small")
+
+
+def test_hashes_are_lm_evals(results: dict[str, Any]) -> None:
+    """As ``EvaluationTracker.save_results_aggregated`` makes them."""
+    hash_string = need_package("lm_eval.utils").hash_string
+    assert results["system_instruction_sha"] == hash_string("Add.")
+    assert results["chat_template_sha"] == hash_string(results["chat_template"])
+    assert set(results["task_hashes"]) == set(results["samples"]) != set()
+    for task, rows in results["samples"].items():
+        whole = "".join(row["doc_hash"] + row["prompt_hash"] + row["target_hash"] for row in rows)
+        assert results["task_hashes"][task] == hash_string(whole)
+
+
+def test_config_says_what_we_know(results: dict[str, Any]) -> None:
+    config = results["config"]
+    assert config["model_sha"] == results["dare_bench"]["model"]["content_hash"] != ""
+    assert config["batch_size"] == "auto" and config["model"] == "dare"
+    assert config["limit"] == results["dare_bench"]["limit"] and config["device"] == "cpu"

@@ -1,4 +1,4 @@
-"""Short trainings of a bundled checkpoint: four steps of eight rows, unless a test says otherwise."""
+"""Trainings of the bundled checkpoints, and the families that tests train."""
 
 from __future__ import annotations
 
@@ -8,7 +8,11 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from golden import PARITY, special_ids
 from safetensors.torch import load_file
+
+from dare_bench.loading import load
+from dare_bench.protocols import LoadedModel
 
 FIELDS: dict[str, Any] = {
     "method": "sft",
@@ -49,3 +53,14 @@ def difference(left: Path, right: Path, name: str = "model.safetensors") -> floa
 def lines(file: Path, rows: Sequence[dict[str, str]]) -> str:
     file.write_text("".join(json.dumps(row) + "\n" for row in rows))
     return str(file)
+
+
+FAMILIES = ("llada", "dream", "sdar", "llada2", "fast_dllm_v2")
+UNBUNDLED = ("fast_dllm_v2",)
+
+
+def opened(family: str) -> LoadedModel:
+    """A new model, in float32: a test may change its weights."""
+    if family in UNBUNDLED:
+        return load(PARITY / family, device="cpu", dtype="float32", **special_ids(family)).loaded
+    return load(f"tiny-{family}-base", device="cpu", dtype="float32").loaded

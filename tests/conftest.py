@@ -35,7 +35,7 @@ LONG = (
     *("test_additions", "test_hostile_runs", "test_train_rl", "test_train_served", "test_train", "test_regress"),
     *("test_guard", "test_executors", "test_frames", "test_drafts", "test_trace", "test_recipe"),
     *("test_site_pages", "test_board_page", "test_sample_pages", "test_sharding", "test_rescore", "test_model_class"),
-    *("test_limits", "test_attacks", "test_docs", "test_families_invariance", "test_newer_families"),
+    *("test_limits", "test_attacks", "test_docs", "test_invariance", "test_newer_families"),
     *("test_gradient_card", "test_rl_training", "test_train_dry_run", "test_tiny", "test_fingerprint"),
     *("test_training", "test_plugins", "test_submit", "test_train_processes", "test_compare_page"),
 )

@@ -1,17 +1,20 @@
-"""Run directories for tests: small, complete, in the format that real runs have, without a model."""
+"""Run directories for tests, with their baselines: small, complete, in the format of real runs, without a model."""
 
 from __future__ import annotations
 
 import hashlib
 import json
 import random
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime
 from pathlib import Path
 from typing import Any
 
 from dare_bench import program
+from dare_bench.analysis import baseline as baselines
+from dare_bench.analysis.baseline import Baseline
 from dare_bench.analysis.intervals import confidence_intervals
+from dare_bench.runs.reader import Run
 from dare_bench.runs.run_files import DONE_FILE, RUN_FILE, file_date, write_results, write_samples, write_traces
 from dare_bench.runs.schema import Block
 from dare_bench.runs.writer import atomic_write_json
@@ -217,3 +220,17 @@ def _choice_sample(
                         "seconds": 0.1, "seed": 7, "tier": "E2"} for at, value in enumerate(values)],
     }  # fmt: skip
     return sample, None
+
+
+TASK = "dare_sudoku"
+
+
+def made(folder: Path, **options: Any) -> Baseline:
+    return baselines.of_run(Run(make_run(folder, **options)))
+
+
+def changed(one: Baseline, change: Callable[[dict[str, Any]], None]) -> Baseline:
+    """The baseline with its record changed."""
+    record = one.model_dump(mode="json")
+    change(record)
+    return Baseline.model_validate(record)

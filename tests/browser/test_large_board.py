@@ -1,12 +1,11 @@
-"""A board of 300 runs and 12 tasks stays small, still and quick. All tests here share one site.
-
-Times are those of the processor and of the page's own thread, so that other work on the machine counts less.
-"""
+"""A board of 300 runs and 12 tasks stays small, still and quick. All tests here share one site.  Times are those of
+the processor and of the page's own thread, so that other work on the machine counts less."""
 
 from __future__ import annotations
 
 import gzip
 import os
+import random
 import resource
 import shutil
 from pathlib import Path
@@ -14,10 +13,36 @@ from typing import Any
 
 import pytest
 from browsing import Look, breaches, faults_in_all_views, fits, layout_shift, settle
-from large_board import make_large_board
-from run_factory import make_run
+from run_factory import alter, make_run
 
 from dare_bench.leaderboards.builder import build
+
+TASKS = (*(f"task_{number:02d}" for number in range(10)), "choice_a", "choice_b")
+FAMILIES = ("llada", "dream", "sdar", "llada2")
+BUDGETS = (2, 4, 8, 16, 32, 64)
+
+
+def make_large_board(root: Path, runs: int = 300) -> None:
+    """Later checkpoints are better, and so are larger budgets; each run has two documents of each task, 36
+    requests in all."""
+    rng = random.Random(0)
+    for at in range(runs):
+        model, budget = divmod(at, len(BUDGETS))
+        level = 0.2 + 0.5 * model * len(BUDGETS) / runs + 0.2 * budget / len(BUDGETS)
+        folder = make_run(
+            root,
+            f"run-{at:03d}",
+            model=f"model-{model:02d}",
+            content=f"{model:064x}",
+            tasks={task: min(max(rng.gauss(level, 0.2), 0.0), 1.0) for task in TASKS},
+            n_docs=2,
+            n_total=2,
+            documents="same",
+            decoding={"steps": BUDGETS[budget]},
+            created=f"2026-11-{1 + at // 24:02d}T{at % 24:02d}:00:00",
+        )
+        alter(folder, model__family=FAMILIES[model % len(FAMILIES)], cost__nfe=36 * BUDGETS[budget])
+
 
 pytestmark = pytest.mark.slow
 

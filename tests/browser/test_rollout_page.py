@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 from browsing import Look, faults_in_all_views
-from rollout_records import WEIGHTED, completion, record
+from lineages import WEIGHTED, completion, record
 
 from dare_bench.leaderboards.answer_pages import write_rollout
 

@@ -17,8 +17,7 @@ import command
 import pytest
 import torch
 import yaml
-from made_baselines import changed
-from run_factory import make_run
+from run_factory import changed, make_run
 
 import dare_bench
 from dare_bench.analysis import baseline as baselines

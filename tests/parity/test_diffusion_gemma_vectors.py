@@ -8,8 +8,8 @@ import json
 import golden
 import pytest
 import torch
-from decisions import open_positions
 from safetensors.torch import load_file
+from trajectories import open_positions
 
 from dare_bench.diffusion.plan import Cached, Plan
 from dare_bench.errors import CheckpointError, DecodingError, UsageError

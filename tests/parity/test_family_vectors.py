@@ -5,7 +5,7 @@ from __future__ import annotations
 import golden
 import pytest
 import torch
-from decisions import open_positions
+from trajectories import open_positions
 
 from dare_bench.diffusion.plan import Cached, Plan
 from dare_bench.model_adapters.backbone.cache import KVStore

@@ -1,17 +1,26 @@
-"""LLaDA against the published code's own outputs: likelihoods and pure functions (the rest: test_family_vectors.py)."""
+"""LLaDA against the published code's own outputs: likelihoods and pure functions (the rest: test_family_vectors.py);
+and drafts against FreeDave's vectors: the tokens of its decoding without drafts, and its forwards with them.
+
+``freedave.json`` has prompts, answers and forwards of cychomatica/FreeDave at 8b48121c, generation/core.py, on the
+weights of ``llada``. It keeps keys and values as Fast-dLLM does.
+"""
 
 from __future__ import annotations
+
+import json
 
 import golden
 import pytest
 import torch
-from decisions import open_positions
+from trajectories import open_positions
 
 from dare_bench.diffusion.likelihood import draw
 from dare_bench.model_adapters.replay.published import gumbel_argmax
+from dare_bench.model_adapters.sampling import drafts
 from dare_bench.model_adapters.sampling.ranking import rank
 from dare_bench.model_adapters.sampling.strategies.bounded import Factor, Threshold
 from dare_bench.model_adapters.sampling.strategies.quota import Quota, even_schedule
+from dare_bench.types import Request
 
 SCORED = {c["name"]: c for c in golden.cases()["likelihood"]}
 UNITS = golden.cases()["units"]
@@ -92,3 +101,26 @@ def test_transfer_rules(unit):
     taken[open_] = ranked.rank_N < count
     assert taken.tolist() == unit["transfer"][0]
     assert token[taken].tolist() == torch.tensor(unit["x0"][0])[taken].tolist()
+
+
+CASES = json.loads((golden.FOLDER / "freedave.json").read_text())
+
+
+@pytest.mark.parametrize("case", CASES, ids=lambda case: case["name"])
+def test_drafts_make_the_forwards_of_freedave(case, monkeypatch):
+    monkeypatch.setitem(drafts.IDLE_TOKENS, "cpu", 10**6)
+    threshold = case["confidence_threshold"]
+    fields = {
+        "gen_length": case["max_gen_length"],
+        "block_length": case["block_length"],
+        "cache": "dual" if case["dual_cache"] else "prefix",
+        "draft_steps": case["draft_steps"] - 1,  # the first of its states is no draft
+    }
+    if threshold is not None:
+        fields["threshold"] = threshold
+    request = Request("0", "generate", case["prompt"], decoding=fields)
+    (sample,) = golden.model("llada").loaded.generate([request])
+    assert sample.error is None
+    assert sample.answer.tokens == case["answer"]
+    assert sample.answer.nfe <= case["forwards_without"]
+    assert sample.answer.nfe == case["forwards"]

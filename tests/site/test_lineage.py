@@ -9,9 +9,8 @@ from html import escape, unescape
 from pathlib import Path
 
 import pytest
-from lineages import make_checkpoint, make_family, make_reinforced, trained
+from lineages import make_checkpoint, make_family, make_reinforced, make_trained, trained
 from site_pages import EVIL, Page, pages, plain
-from trained_runs import make_trained
 
 from dare_bench.analysis.paired_tests import holm
 from dare_bench.analysis.pairing import pair

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
-from rollout_records import WEIGHTED, completion, record
+from lineages import WEIGHTED, completion, record
 from site_pages import EVIL, Page
 
 from dare_bench.leaderboards.answer_pages import write_rollout

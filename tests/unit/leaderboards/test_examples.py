@@ -7,9 +7,9 @@ import csv
 import shutil
 
 import pytest
+from lineages import script as loaded
 from paths import ROOT
 from run_factory import make_run
-from trained_runs import script as loaded
 
 from dare_bench.fingerprint import content_hash
 from dare_bench.loading import locate

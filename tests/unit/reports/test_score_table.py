@@ -16,9 +16,9 @@ from hostile_external import DATA
 from hostile_files import in_json
 from hypothesis import given
 from hypothesis import strategies as st
+from lineages import make_trained
 from markdown_it import MarkdownIt
 from run_factory import alter, make_run
-from trained_runs import make_trained
 from typesetting import tabular, typeset
 
 from dare_bench.analysis.run_finder import find_runs

@@ -7,8 +7,8 @@ from dataclasses import replace
 
 import pytest
 import torch
+from bundled_training import FAMILIES, UNBUNDLED, opened
 from table_policy import EOS, SPEC, tokens
-from trained_families import FAMILIES, UNBUNDLED, opened
 
 from dare_bench.diffusion.masked_copies import pack
 from dare_bench.seeds import key

@@ -8,10 +8,10 @@ from types import SimpleNamespace
 
 import pytest
 import torch
+from bundled_training import FAMILIES
+from bundled_training import opened as opened_family
 from require import need_package
 from table_policy import accumulated, loss_of
-from trained_families import FAMILIES
-from trained_families import opened as opened_family
 
 from dare_bench.errors import UsageError
 from dare_bench.loading import load

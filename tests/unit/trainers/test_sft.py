@@ -9,10 +9,10 @@ from types import SimpleNamespace
 
 import pytest
 import torch
+from bundled_training import FAMILIES, opened
 from require import need_package
 from table_policy import MASK, SHIFTED, SPEC, Table, V, accumulated, elbo, loss_of, masks, tokens
 from torch.nn.functional import cross_entropy
-from trained_families import FAMILIES, opened
 
 from dare_bench.diffusion.masked_copies import masked_copies
 from dare_bench.diffusion.plan import Plan

@@ -8,8 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from made_baselines import TASK, changed, made
-from run_factory import make_run, raise_scores
+from run_factory import TASK, changed, made, make_run, raise_scores
 
 from dare_bench.analysis import regression
 from dare_bench.analysis.baseline import Baseline

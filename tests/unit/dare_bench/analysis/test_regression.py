@@ -9,9 +9,8 @@ from typing import Any
 from xml.etree import ElementTree
 
 import pytest
-from made_baselines import TASK, changed, made
 from paths import ROOT
-from run_factory import make_run
+from run_factory import TASK, changed, made, make_run
 
 from dare_bench.analysis import baseline as baselines
 from dare_bench.analysis import regression

@@ -7,8 +7,7 @@ from collections import Counter
 import golden
 import pytest
 import torch
-from decisions import open_positions
-from trajectories import canvas_before
+from trajectories import canvas_before, open_positions
 
 from dare_bench.errors import DecodingError
 from dare_bench.model_adapters.sampling.records import Offer

@@ -7,9 +7,9 @@ import random
 import golden
 import pytest
 import torch
-from decisions import open_positions
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from trajectories import open_positions
 
 from dare_bench.model_adapters.backbone.pages import PagePool, RowPages, chain
 from dare_bench.model_adapters.sampling import row_cache

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 import torch
-from decisions import open_positions
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from trajectories import open_positions
 
 from dare_bench.diffusion.rng import Draw, uniform
 from dare_bench.model_adapters.answer_text import first_stop, response_text, stop_is_final, through_eos

@@ -7,8 +7,7 @@ from typing import Any
 import golden
 import pytest
 import torch
-from decisions import MASK, open_positions
-from trajectories import canvas_before
+from trajectories import MASK, canvas_before, open_positions
 
 from dare_bench.errors import DareError, DecodingError
 from dare_bench.model_adapters.sampling.records import Offer, Positions

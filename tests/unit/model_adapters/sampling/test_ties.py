@@ -7,7 +7,7 @@ from types import SimpleNamespace
 import golden
 import pytest
 import torch
-from decisions import open_positions
+from trajectories import open_positions
 
 from dare_bench.errors import DecodingError
 from dare_bench.model_adapters.sampling import ties

@@ -33,7 +33,7 @@ sys.dont_write_bytecode = False
 LONG = (
     "test_large_board",  # all its tests share a site: one worker begins with it
     *("test_additions", "test_hostile_runs", "test_train_rl", "test_train_served", "test_train", "test_regress"),
-    *("test_guard", "test_executors", "test_frames", "test_drafts", "test_trace", "test_recipe"),
+    *("test_guard", "test_ray_cluster", "test_frames", "test_drafts", "test_trace", "test_recipe"),
     *("test_site_pages", "test_board_page", "test_sample_pages", "test_sharding", "test_rescore", "test_model_class"),
     *("test_limits", "test_attacks", "test_docs", "test_invariance", "test_newer_families"),
     *("test_gradient_card", "test_rl_training", "test_train_dry_run", "test_tiny", "test_fingerprint"),

@@ -201,7 +201,6 @@ def test_a_real_sweep_goes_on_where_its_worker_was_killed(tmp_path: Path, monkey
     assert all(torch.equal(weight, killed[key]) for key, weight in load_file(whole.path / "model.safetensors").items())
 
 
-need_package("lm_eval")
 GOOD = {
     "models": "tiny-llada-base",
     "train": {"method": "sft", "task": "dare_sudoku", "max_steps": 2, "rows": 8},

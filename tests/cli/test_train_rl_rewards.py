@@ -247,7 +247,6 @@ def test_a_fault_of_one_process_ends_both_with_its_line(tmp_path: Path, trained:
     assert one == two
 
 
-need_package("accelerate")
 CODE = '''
 from dataclasses import dataclass
 

@@ -318,13 +318,13 @@ def test_three_runs_say_which_pair(tmp_path: Path) -> None:
     assert "Holm p: p adjusted over all 3 comparisons" in text
 
 
-need_package("lm_eval")
 OPENCOMPASS = next((DATA / "opencompass").iterdir()) / "results"
 
 
 @pytest.fixture(scope="module")
 def ours(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A run of ours that solves two of the six documents."""
+    need_package("lm_eval")
     with pytest.MonkeyPatch.context() as patched:
         patched.setenv("DARE_BENCH_CACHE", str(tmp_path_factory.mktemp("cache")))
         return make_sudoku(tmp_path_factory.mktemp("ours"), lambda doc: doc in (1, 5), limit=6).path

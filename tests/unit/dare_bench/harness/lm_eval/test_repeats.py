@@ -122,9 +122,6 @@ def test_repeats_that_cannot_differ_are_noted(make: Make) -> None:
         assert not any("repeats" in note for note in notes)
 
 
-need_package("lm_eval")
-
-
 def likelihood(value: float, deviations: list[float]) -> Likelihood:
     return Likelihood(value, float(np.linalg.norm(deviations)), None, 16, deviations=deviations)
 

@@ -5,7 +5,7 @@ Run as::
     python scripts/tiny/train.py --recipe tiny-llada --work out/tiny-llada --out model_adapters/tiny
 
 The working folder contains an initialized checkpoint (``start``), the training rows (``rows.jsonl``) and the training;
-the same command resumes it. Printed are the scores and minutes that a checkpoint's README.md states.
+the same command resumes it. Printed are the scores and minutes that ``model_adapters/tiny/README.md`` states.
 """
 
 from __future__ import annotations

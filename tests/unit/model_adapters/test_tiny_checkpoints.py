@@ -25,7 +25,7 @@ from dare_bench.tasks.dare_sudoku import utils as sudoku
 BASELINES = ROOT / "leaderboards" / "baselines"
 TINY = Path(dare_bench.model_adapters.__file__).parent / "tiny"
 NAMES = sorted(path.parent.name for path in TINY.glob("*/config.json"))
-FILES = {"README.md", "config.json", "model.safetensors", "tokenizer.json", "tokenizer_config.json"}
+FILES = {"config.json", "model.safetensors", "tokenizer.json", "tokenizer_config.json"}
 FAMILIES = ("llada", "dream", "sdar", "llada2")
 STARTS = {"tiny-llada-sort-base", "tiny-sdar-sort-base", "tiny-llada2-sort-base", "tiny-llada-countdown-base"}
 CONTEXT, EOS = 8192, "<|endoftext|>"

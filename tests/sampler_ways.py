@@ -1,4 +1,4 @@
-"""Ways of decoding of every family, with all their strategies and caches, and prompts of mixed lengths."""
+"""Ways of decoding of every family: each strategy, temperature and cache once, and prompts of mixed lengths."""
 
 from __future__ import annotations
 
@@ -10,19 +10,15 @@ import golden
 FAST = {"gen_length": 12, "block_length": 6}
 LLADA = {
     "low_confidence": FAST,
-    "random": {**FAST, "remasking": "random"},
-    "temperature": {**FAST, "temperature": 0.7},
+    "random": {**FAST, "remasking": "random", "temperature": 0.7},
     "threshold": {**FAST, "threshold": 0.5},
-    "factor": {**FAST, "factor": 1.0},
     "cfg": {**FAST, "cfg_scale": 0.5, "steps": 8},
-    "prefix": {**FAST, "cache": "prefix", "steps": 8},
     "dual": {**FAST, "cache": "dual", "threshold": 0.5, "temperature": 0.5},
     "prefix by factor": {"gen_length": 12, "block_length": 4, "cache": "prefix", "factor": 1.0},
 }
 NEW = {"max_new_tokens": 12}
 DREAM = {
     "origin": {**NEW, "alg": "origin", "steps": 6, "temperature": 0.4, "top_p": 0.9},
-    "maskgit_plus": {**NEW, "alg": "maskgit_plus", "steps": 8},
     "topk_margin": {**NEW, "alg": "topk_margin", "temperature": 0.3, "top_k": 5},
     "entropy": {**NEW, "alg": "entropy", "steps": 16},
     "entropy after top-p": {**NEW, "alg": "entropy", "steps": 8, "temperature": 0.2, "top_p": 0.95},
@@ -45,14 +41,13 @@ SDAR = {
     for strategy, grids in {
         "sequential": ("6 T=0.8",),
         "low_confidence_static": ("4 T=0.8",),
-        "low_confidence_dynamic": ("4 T=0.0", "4 T=0.8"),
-        "entropy_bounded": ("4 T=0.0", "6 T=0.8"),
+        "low_confidence_dynamic": ("4 T=0.8",),
+        "entropy_bounded": ("4 T=0.0",),
     }.items()
     for grid in grids
 }
-"""Each strategy, each grid and each temperature; the reference vectors have more of them."""
+"""Each strategy, each grid and each temperature; the reference vectors have them in every combination."""
 LLADA2 = {
-    "threshold": {"gen_length": 12, "block_length": 8, "threshold": 0.5},
     "top-p": {"gen_length": 12, "block_length": 8, "threshold": 0.6, "temperature": 0.7, "top_p": 0.9, "steps": 3},
     "block 32": {"gen_length": 16, "threshold": 0.5},
     "eos_early_stop": {"gen_length": 12, "block_length": 8, "threshold": 0.5, "eos_early_stop": True},
@@ -68,7 +63,6 @@ LLADA2 = {
 }
 FAST_DLLM_V2 = {
     "one a step": {"gen_length": 12, "block_length": 8, "threshold": 1.0, "small_block_size": 4},
-    "threshold": {"gen_length": 12, "block_length": 8, "threshold": 0.4, "small_block_size": 4},
     "block 32": {"gen_length": 16, "threshold": 0.4},
     "top-p": {"gen_length": 12, "block_length": 8, "threshold": 0.5, "small_block_size": 2, "temperature": 0.7},
     "sub_block": {
@@ -83,10 +77,10 @@ FAST_DLLM_V2 = {
 }
 WAYS = {
     "llada": LLADA,
-    "llada_moe": {way: LLADA[way] for way in ("low_confidence", "temperature", "dual")},
+    "llada_moe": {way: LLADA[way] for way in ("random", "dual")},
     "dream": DREAM,
     "sdar": SDAR,
-    "sdar_moe": {way: SDAR[way] for way in SDAR if way.startswith(("low_confidence_dynamic 4", "entropy_bounded 6"))},
+    "sdar_moe": {way: SDAR[way] for way in SDAR if way.startswith(("low_confidence_dynamic", "entropy_bounded"))},
     "llada2": LLADA2,
     "fast_dllm_v2": FAST_DLLM_V2,
     "llada21": {way: LLADA2[way] for way in ("eos_early_stop", "editing at temperature")},

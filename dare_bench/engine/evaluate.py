@@ -1,7 +1,7 @@
 """An evaluation from end to end: settle its settings, find the finished run, or open the model and answer.
 
-The same command resumes a run; a larger limit extends it; a finished run is returned as it is, and of a run with more
-documents the requested ones.
+The same command resumes a run; a larger limit extends it; a finished run is returned as it is, and the requested
+documents of a run with more become a run beside it.
 """
 
 from __future__ import annotations
@@ -20,8 +20,7 @@ from dare_bench.engine.environment import program_warnings
 from dare_bench.engine.hints import checked_harness
 from dare_bench.engine.opener import Opener, split_adapter
 from dare_bench.engine.plan import PlannedRun, plan
-from dare_bench.engine.rescored_run import part_of
-from dare_bench.engine.rundir import latest_with_prefix, read_done
+from dare_bench.engine.rundir import latest_with_prefix, part_folder, read_done
 from dare_bench.engine.scope import Scope
 from dare_bench.engine.session import Session
 from dare_bench.engine.sharding import check_workers
@@ -91,27 +90,29 @@ def _evaluate_spec(spec: RunSpec, opener: Opener, progress: bool) -> Run:
     content = opener.content(spec)
     run = None if spec.fresh else find_finished(spec, content, scope)
     if run is None:
-        run = Session(spec, opener.loaded(spec), opener.path(spec), content, source_class, progress).run(scope)
-    return part_of(run, spec, scope, content) if spec.until_halfwidth is None else run
+        return Session(spec, opener.loaded(spec), opener.path(spec), content, source_class, progress).run(scope)
+    return run
 
 
 def find_finished(spec: RunSpec, content: str, scope: Scope) -> Run | None:
-    """The finished run that has the documents of this command, looked up without opening the model; None if there is
-    none."""
+    """The finished run of this command's documents, looked up without opening the model; None if there is none."""
     prefix = ident.run_prefix(spec)
     signature = ident.request_signature(spec, content)
     for folder in latest_with_prefix(Path(spec.output_path), prefix):
         done = read_done(folder)
         if done is None or done.status != "complete" or done.signature != signature:
             continue
-        stops = spec.until_halfwidth is not None
-        if not stops and not done.scope.covers(scope, done.totals):
+        if spec.until_halfwidth is None:
+            if not done.scope.covers(scope, done.totals):
+                continue
+            if not scope.covers(done.scope, done.totals):
+                part = read_done(folder := part_folder(folder, scope))
+                if part is None or (part.status, part.signature, part.scope) != ("complete", signature, scope):
+                    continue
+        elif not is_settled(Run(folder).require_block(), spec):
             continue
         run = Run(folder)
-        if stops and not is_settled(run.require_block(), spec):
-            continue
-        if stops or done.scope == scope:
-            log.info("the run is finished; nothing to do (dare-bench eval --fresh starts a new run)")
+        log.info("the run is finished; nothing to do (dare-bench eval --fresh starts a new run)")
         for text in program_warnings(run.block.programs) if run.block is not None else ():
             log.warning("%s", text)
         return run

@@ -101,15 +101,14 @@ class RecordedAnswers:
     """The answers in a run's sample lines: an ``Answer`` for task sources.
 
     A document has a line for each filter, all with the same answers. Only hashes of prompts are stored. Documents that
-    failed fail again, for the recorded reason, and so do all documents of tasks that are not in ``tasks``. ``part``:
-    only some of the documents may be requested.
+    failed fail again, for the recorded reason, and so do all documents of tasks that are not in ``tasks``.
 
     Raises:
         RunError: sample lines are missing or damaged, or a document's lines have different answers.
     """
 
-    def __init__(self, run: Run, tasks: Sequence[str], *, part: bool = False) -> None:
-        self._run, self._tasks, self._part = run, tasks, part
+    def __init__(self, run: Run, tasks: Sequence[str]) -> None:
+        self._run, self._tasks = run, tasks
         self._answers: dict[Place, Generation | Likelihood] = {}
         self._prompts: dict[tuple[str, str, int], str] = {}
         self._documents: dict[tuple[str, str], str] = {}
@@ -163,8 +162,7 @@ class RecordedAnswers:
             RunError: the task's prompts, documents or repeats now differ from those of the run.
         """
         requested = {(r.task, str(r.doc_id)): r for r in requests if r.task in self._tasks}
-        removed = [document for document in self._documents if document not in requested]
-        if removed and not self._part:
+        if removed := [document for document in self._documents if document not in requested]:
             raise self._mismatch(removed, "has an answer in the run, but is no longer in the task")
         scored = [r for r in requests if r.task in self._tasks and (r.task, str(r.doc_id)) not in self._failed]
         if added := [(r.task, str(r.doc_id)) for r in scored if self._place(r) not in self._answers]:

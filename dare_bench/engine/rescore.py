@@ -24,7 +24,7 @@ from dare_bench.engine.recorded_answers import RecordedAnswers, RecordedModel
 from dare_bench.engine.rundir import read_done
 from dare_bench.errors import DataError, IncompleteError, RunError, UsageError, unknown
 from dare_bench.harness import task_source
-from dare_bench.protocols import HarnessResult, LoadedModel, TaskSource
+from dare_bench.protocols import HarnessResult, LoadedModel
 from dare_bench.runs.reader import Run
 from dare_bench.runs.results import members, metric_keys
 from dare_bench.runs.schema import Block
@@ -103,8 +103,9 @@ def rescore(
         raise unknown("task", task, block.tasks, place="this run")
     tasks = [task] if task is not None else list(block.tasks)
     spec = recorded_spec(run, data_dir, include_path)
-    result = recorded_source(run, spec).run(RecordedAnswers(run, tasks))
-    refuse_new_failures(run, [failure for failure in result.failures if failure["task"] in tasks])
+    model = RecordedModel(run, block, spec.apply_chat_template)
+    result = checked_harness(spec)(spec, cast("LoadedModel", model)).run(RecordedAnswers(run, tasks))
+    _refuse_new_failures(run, [failure for failure in result.failures if failure["task"] in tasks])
     counted, documents, targets = 0, list[RescoredValue](), list[str]()
     for name in tasks:
         count, differing, notes = _compared(run, name, result.samples.get(name, ()))
@@ -119,12 +120,6 @@ def rescore(
         harness=result,
         changes=[*_definitions(block, result.fingerprints, tasks), *targets],
     )
-
-
-def recorded_source(run: Run, spec: RunSpec) -> TaskSource:
-    """The tasks of ``spec``, with the recorded description of the run's model in place of the model."""
-    model = RecordedModel(run, run.require_block(), spec.apply_chat_template)
-    return checked_harness(spec)(spec, cast("LoadedModel", model))
 
 
 def recorded_spec(run: Run, data_dir: str | None = None, include_path: Sequence[str] | None = None) -> RunSpec:
@@ -203,7 +198,7 @@ def _data_dir(run: Run, given: str | None, recorded: str | None) -> str | None:
     return recorded
 
 
-def refuse_new_failures(run: Run, failures: Sequence[Mapping[str, Any]]) -> None:
+def _refuse_new_failures(run: Run, failures: Sequence[Mapping[str, Any]]) -> None:
     """Raise DataError for a document that was scored in the run and cannot be scored now."""
     known = {(failure.task, str(failure.doc_id)) for failure in run.require_block().failures}
     new = [failure for failure in failures if (failure["task"], str(failure["doc_id"])) not in known]

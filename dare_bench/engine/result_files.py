@@ -80,7 +80,7 @@ def trace_line(record: Mapping[str, Any], piece: Piece) -> dict[str, Any] | None
     return {**named, "prompt_tokens": answer.prompt_tokens, **trace_of(answer, piece)}
 
 
-def document_line(sample: Mapping[str, Any], answers: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+def _document_line(sample: Mapping[str, Any], answers: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     """A harness's sample as a line of the samples file, with the records of its answers (see :func:`answer_line`)."""
     scoring = sample.get("_answers") or [{} for _ in answers]
     line = {name: value for name, value in sample.items() if name != "_answers"}
@@ -134,7 +134,7 @@ def _write_task(
         if request.key in answers:
             by_document.setdefault(str(request.doc_id), []).append(answers[request.key])
     samples = run.harness.samples.get(task, ())
-    lines = (document_line(sample, by_document.get(str(sample["doc_id"]), ())) for sample in samples)
+    lines = (_document_line(sample, by_document.get(str(sample["doc_id"]), ())) for sample in samples)
     digests = {"samples_sha256": write_samples(folder, date, task, lines)}
     if generated := [request for request in requests if request.kind == "generate"]:
         traces = (trace_line(record, run.piece) for record in _records(run.journal, generated))
@@ -146,31 +146,20 @@ def _task_block(
     task: str, requests: Sequence[Request], answers: Mapping[str, Mapping[str, Any]], run: RunRecord
 ) -> schema.TaskBlock:
     total = run.harness.results.get("n-samples", {}).get(task, {}).get("original")
+    n_docs, meter = len({str(request.doc_id) for request in requests}), Meter().add(answers.values())
     return schema.TaskBlock(
         fingerprint=run.harness.fingerprints[task],
         n_total=total,
         decoding=run.about["decoding"].get(task, {}),
         likelihood=run.about["likelihood"].get(task, {}),
         data=run.harness.data.get(task),
-        **task_counts(requests, answers, total),
+        n_docs=n_docs,
+        limit_applied=total is not None and n_docs < total,
+        tier=weakest(meter.tiers),
+        requests=len(requests),
+        nfe=meter.counted_nfe,
+        undecided=_undecided(requests, answers),
     )
-
-
-def task_counts(
-    requests: Sequence[Request], answers: Mapping[str, Mapping[str, Any]], total: int | None
-) -> dict[str, Any]:
-    """The counts in a task's block. ``answers`` are lines by key; ``total``: the number of documents that the task has,
-    where that is known."""
-    n_docs = len({str(request.doc_id) for request in requests})
-    meter = Meter().add(answers.values())
-    return {
-        "n_docs": n_docs,
-        "limit_applied": total is not None and n_docs < total,
-        "tier": weakest(meter.tiers),
-        "requests": len(requests),
-        "nfe": meter.counted_nfe,
-        "undecided": _undecided(requests, answers),
-    }
 
 
 def _undecided(requests: Iterable[Request], answers: Mapping[str, Mapping[str, Any]]) -> int | None:
@@ -207,6 +196,7 @@ def _block(
         ci=confidence_intervals(run.harness.results, run.harness.samples, stops=run.spec.until_halfwidth is not None),
         extraction=run.harness.extraction,
         execution=schema.Execution(**run.harness.execution) if run.harness.execution else None,
+        part_of=run.about["from"],
         suite=run.spec.part_of or (before.suite if before is not None else None),
         recipes=_recipes(run.spec, before),
         failures=failures,
@@ -304,7 +294,7 @@ def _lm_eval_keys(run: RunRecord, block: schema.Block) -> dict[str, Any]:
     return results | {
         "system_instruction_sha": _sha(results["system_instruction"]),
         "chat_template_sha": _sha(results["chat_template"]),
-        "task_hashes": {task: task_hash(rows) for task, rows in run.harness.samples.items()},
+        "task_hashes": {task: _task_hash(rows) for task, rows in run.harness.samples.items()},
     }
 
 
@@ -313,7 +303,7 @@ def _sha(text: str | None) -> str | None:
     return hashlib.sha256(text.encode()).hexdigest() if text else None
 
 
-def task_hash(rows: Sequence[Mapping[str, Any]]) -> str:
+def _task_hash(rows: Sequence[Mapping[str, Any]]) -> str:
     """lm-eval's hash of a task's samples: of the concatenated hashes of documents, prompts and targets."""
     hashes = (row[name] for row in rows for name in ("doc_hash", "prompt_hash", "target_hash"))
     return hashlib.sha256("".join(hashes).encode()).hexdigest()

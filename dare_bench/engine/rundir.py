@@ -84,6 +84,11 @@ def latest_with_prefix(out: Path, prefix: str) -> list[Path]:
     return [folders[-1][1] for run_id in sorted(ids) if (folders := candidates(out, run_id))]
 
 
+def part_folder(whole: Path, scope: Scope) -> Path:
+    """The folder, beside a run, of a run of some of its documents."""
+    return whole.with_name(f"{whole.name}-{scope.folder_suffix()}")
+
+
 def choose(out: Path, run_id: str, fresh: bool) -> Path:
     """The folder to work in, created if missing: the latest of this run id, or with ``fresh`` a new one; raises
     SaveError."""

@@ -72,25 +72,3 @@ class Scope:
             count = other_first if other_first is not None else total
             return count is not None and set(range(count)) <= set(ids)
         return first is None or (other_first is not None and other_first <= first)
-
-
-def joined(existing: Scope, requested: Scope, totals: Mapping[str, int | None]) -> Scope:
-    """The scope of a finished run after it is extended from ``existing`` by ``requested``; it never shrinks.
-
-    Raises:
-        UsageError: neither contains the other, and their union is not a scope.
-    """
-    if existing.covers(requested, totals):
-        return existing
-    if requested.covers(existing, totals):
-        return requested
-    if existing.samples is not None and requested.samples is not None:
-        union: dict[str, tuple[int, ...]] = {}
-        # A task that only one of them names is complete in the other.
-        for task in existing.samples.keys() & requested.samples.keys():
-            union[task] = tuple(sorted({*existing.samples[task], *requested.samples[task]}))
-        return Scope(None, union)
-    raise UsageError(
-        f"this run covers {existing.text()}, which neither contains nor is contained in {requested.text()}; "
-        "add --fresh for a new run"
-    )

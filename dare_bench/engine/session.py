@@ -19,8 +19,8 @@ from dare_bench.engine.environment import command, program_parts, programs_of
 from dare_bench.engine.journal import Journal
 from dare_bench.engine.progress import progress_display
 from dare_bench.engine.queue import Prepare, Queue
-from dare_bench.engine.rundir import CommitMarker, RunFolder, choose, read_done
-from dare_bench.engine.scope import Scope, joined
+from dare_bench.engine.rundir import CommitMarker, RunFolder, choose, part_folder, read_done
+from dare_bench.engine.scope import Scope
 from dare_bench.engine.sharding import remote_workers, uses_workers
 from dare_bench.engine.stopping import StoppingRun, refuse_unstoppable
 from dare_bench.errors import UsageError
@@ -29,7 +29,9 @@ from dare_bench.protocols import LoadedModel, TaskSource
 from dare_bench.runs import lineage
 from dare_bench.runs.field_types import MAX_TASKS
 from dare_bench.runs.reader import Run
+from dare_bench.runs.run_files import JOURNAL
 from dare_bench.runs.schema import UNSAFE_ALLOWED
+from dare_bench.runs.writer import ensure_folder
 from dare_bench.seen_lengths import unseen_length
 from dare_bench.types import Decoding, Request
 
@@ -81,22 +83,19 @@ class Session:
         prepared = [prepare(request) for request in requests]
         settings = ident.settings_by_task(self.model, prepared)
         run_id = ident.run_id(spec, ident.identity(spec, self.model, self.content, *settings))
-        folder = choose(Path(spec.output_path), run_id, spec.fresh)
+        whole, folder = self._folders(choose(Path(spec.output_path), run_id, spec.fresh), scope)
         with RunFolder(folder) as run_folder:
-            about = {**run_folder.begin(self._about()), "decoding": settings[0], "likelihood": settings[1]}
+            about = {**run_folder.begin(self._about(whole)), "decoding": settings[0], "likelihood": settings[1]}
             done, stopping = read_done(folder), None
             if spec.until_halfwidth is not None:
                 stopping = StoppingRun(spec, requests, done.scope if done else None)
                 scope, spec = done.scope if done else scope, spec.model_copy(update={"limit": None})
-            elif done is not None and (larger := joined(done.scope, scope, done.totals)) != scope:
-                log.info("the run has %s, which are finished together; --fresh starts a new run", larger.text())
-                scope, spec = larger, spec.model_copy(update=larger.plain())
-                source = self.source_class(spec, self.model)
-                requests = source.requests()
             run_folder.reopen()
             log.info("run %s", folder)
             self._warn_about_settings(prepared, *settings)
             with Journal(run_folder.journal) as journal:
+                if whole is not None:
+                    self._copy_answers(whole, journal, requests)
                 session = self._begin_session(journal, requests, scope, done)
                 remote = None
                 if uses_workers(spec):
@@ -125,6 +124,38 @@ class Session:
             signature = ident.request_signature(self.spec, self.content)
             run_folder.commit(CommitMarker(block.status, signature, scope, totals))
         return Run(folder)
+
+    def _folders(self, folder: Path, scope: Scope) -> tuple[Path | None, Path]:
+        """The finished run that has more documents than ``scope``, if ``folder`` is one, and the folder to work in.
+
+        Raises:
+            UsageError: the run has other documents, and not all that are requested.
+        """
+        done = read_done(folder)
+        if done is None or self.spec.until_halfwidth is not None or scope.covers(done.scope, done.totals):
+            return None, folder
+        if not done.scope.covers(scope, done.totals):
+            raise UsageError(
+                f"this run covers {done.scope.text()}, which neither contains nor is contained in {scope.text()}; "
+                "add --fresh for a new run"
+            )
+        log.info("%s has %s; those requested are scored from its answers", folder, done.scope.text())
+        return folder, ensure_folder(part_folder(folder, scope))
+
+    def _copy_answers(self, whole: Path, journal: Journal, requests: Sequence[Request]) -> None:
+        """Give a run of some of the documents of ``whole`` its answers to them; raises RunError if another process
+        writes that run."""
+        if all(request.key in journal for request in requests) or not (whole / JOURNAL).is_dir():
+            return
+        with RunFolder(whole) as place, Journal(place.journal) as answered:
+            for program_record in answered.records("program"):
+                journal.append(program_record)
+            for request in requests:
+                if request.key in answered and request.key not in journal:
+                    journal.append(answered.sample(request.key))
+        what = f"a part of the documents of {whole.name} was scored from its recorded answers"
+        date = datetime.now().astimezone().isoformat()
+        journal.append({"type": "event", "what": what, "date": date, "from": whole.name, "command": command()})
 
     @property
     def _trained(self) -> Path | None:
@@ -195,8 +226,8 @@ class Session:
             journal.append({"type": "event", "what": "the run was extended", **change})
         return session
 
-    def _about(self) -> dict[str, Any]:
-        """The contents of ``run.json`` besides date and id."""
+    def _about(self, whole: Path | None) -> dict[str, Any]:
+        """The contents of ``run.json`` besides date and id. ``whole``: the run of whose documents it has some."""
         spec, facts, engine = self.spec, self.model.spec, None
         if facts.engine != "native":
             stated = self.content.startswith("stated:")
@@ -216,6 +247,7 @@ class Session:
                 "lineage": lineage.read(self._trained),
             },
             "device": facts.device,
+            "from": None if whole is None else whole.name,
             "command": command(),
             "moment": datetime.now().timestamp(),
         }

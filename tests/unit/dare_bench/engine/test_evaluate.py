@@ -124,22 +124,20 @@ def test_a_larger_limit_extends(tmp_path: Path) -> None:
     assert lines(whole) == lines(go(tmp_path / "b"))
 
 
-def test_chosen_documents_join_and_what_does_not_fit_is_refused(tmp_path: Path) -> None:
+def test_chosen_documents_extend_a_run_that_they_contain_and_others_are_refused(tmp_path: Path) -> None:
     def chosen(*ids: int) -> dict[str, Any]:
         return {"samples": {"toygen": list(ids), "toychoice": [0]}}
 
-    go(tmp_path, **chosen(3, 30))
-    model = ToyModel()
-    run = go(tmp_path, model, **chosen(30, 31))
-    assert model.answered == ["toygen/31/0/0/v1"]
-    assert [s["doc_id"] for s in run.samples("toygen")] == [30, 31]
-    whole = Run(run.path.with_name(run.path.name.split("-chosen")[0]))
-    assert [s["doc_id"] for s in whole.samples("toygen")] == [3, 30, 31]
-    with pytest.raises(UsageError, match="--fresh"):
-        go(tmp_path, limit=4)
+    first, model = go(tmp_path, **chosen(3, 30)), ToyModel()
+    run = go(tmp_path, model, **chosen(3, 30, 31))
+    assert run.path == first.path and model.answered == ["toygen/31/0/0/v1"]
+    assert [s["doc_id"] for s in run.samples("toygen")] == [3, 30, 31]
+    for other in (chosen(30, 32), {"limit": 4}):
+        with pytest.raises(UsageError, match=r"neither contains nor is contained in .* --fresh"):
+            go(tmp_path, **other)
     with pytest.raises(UsageError, match="exclude each other"):
         go(tmp_path, limit=4, **chosen(1))
-    assert go(tmp_path).path == whole.path
+    assert go(tmp_path).path == run.path
 
 
 def test_fresh_makes_a_new_run_beside_and_the_latest_is_used(tmp_path: Path) -> None:

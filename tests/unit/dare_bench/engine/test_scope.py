@@ -1,11 +1,12 @@
 """Which documents a run holds, what a second command makes of them, and what a smaller ``limit`` than a finished
-run's answers without the model."""
+run's computes."""
 
 from __future__ import annotations
 
 import itertools
 import json
 import math
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +23,7 @@ from dare_bench.cli import main
 from dare_bench.cli.runs import open_one
 from dare_bench.engine.evaluate import evaluate
 from dare_bench.engine.rundir import read_done
-from dare_bench.engine.scope import Scope, joined
+from dare_bench.engine.scope import Scope
 from dare_bench.errors import RunError, UsageError
 from dare_bench.runs.reader import Run
 from dare_bench.types import Request
@@ -50,18 +51,6 @@ def documents(scope: Scope) -> set[tuple[str, int]]:
 def test_covers_is_inclusion() -> None:
     for held, asked in itertools.product(SCOPES, SCOPES):
         assert held.covers(asked, TOTALS) == (documents(asked) <= documents(held)), (held, asked)
-
-
-def test_joined_loses_nothing() -> None:
-    for held, asked in itertools.product(SCOPES, SCOPES):
-        try:
-            whole = joined(held, asked, TOTALS)
-        except UsageError as error:
-            assert "--fresh" in str(error)
-            covered = documents(asked) <= documents(held) or documents(held) <= documents(asked)
-            assert not covered, (held, asked)
-        else:
-            assert documents(whole) == documents(held) | documents(asked), (held, asked)
 
 
 def test_a_share_of_an_unknown_number_is_covered_by_all_alone() -> None:
@@ -147,17 +136,13 @@ def test_a_part_has_the_failures_of_its_own_documents(tmp_path: Path) -> None:
     assert go(tmp_path, limit=5).status == "complete", "the failed document is tried again"
 
 
-def test_a_part_that_cannot_be_scored_is_refused(tmp_path: Path) -> None:
-    go(tmp_path / "a", limit=4, log_samples=False)
-    with pytest.raises(RunError, match=r"has limit 4 but no samples files .* limit 2 cannot be scored alone; add --fr"):
-        go(tmp_path / "a", limit=2, log_samples=False)
-    run = go(tmp_path / "b", limit=4)
-    path = run.samples_file("toygen")
-    assert path is not None
-    path.write_text(path.read_text() + "\n")
-    with pytest.raises(RunError, match="the samples of toygen were changed after the run; add --fresh"):
-        go(tmp_path / "b", limit=2)
-    assert go(tmp_path / "b", limit=2, fresh=True).path.name == f"{run.path.name}-2"
+def test_a_part_needs_no_samples_files_and_computes_what_the_journal_lacks(tmp_path: Path) -> None:
+    whole, model = go(tmp_path / "a", limit=4, log_samples=False), ToyModel()
+    assert go(tmp_path / "a", model, limit=2, log_samples=False).scores()[0].n == 2 and not model.answered
+    shutil.rmtree(whole.path / "journal")
+    assert go(tmp_path / "a", model, limit=3, log_samples=False).status == "complete" and model.answered
+    assert not (whole.path / "journal").exists()
+    assert go(tmp_path / "a", limit=2, fresh=True).path.name == f"{whole.path.name}-2"
 
 
 def lm_eval_tasks(folder: Path, tasks: str) -> dict[str, Any]:
@@ -197,12 +182,13 @@ def test_tasks_of_lm_eval(tmp_path: Path, tasks: str, asked: dict[str, Any], fie
 
 
 @pytest.mark.usefixtures("_own_caches")
-def test_chosen_documents_whose_examples_would_be_others_are_refused(tmp_path: Path) -> None:
+def test_chosen_documents_whose_examples_are_others_are_answered_again(tmp_path: Path) -> None:
     """lm-eval draws the examples of a document after those of the documents before it."""
-    given = lm_eval_tasks(tmp_path, "toy_add")
-    go(tmp_path / "runs", **given, num_fewshot=1)
-    with pytest.raises(RunError, match=r"has a different prompt now.*evaluate again with --fresh"):
-        go(tmp_path / "runs", **given, num_fewshot=1, samples={"toy_add": [1, 4]})
+    given = {**lm_eval_tasks(tmp_path, "toy_add"), "num_fewshot": 1, "samples": {"toy_add": [1, 4]}}
+    go(tmp_path / "runs", **{**given, "samples": None})
+    model = ToyModel()
+    part = go(tmp_path / "runs", model, **given)
+    assert model.answered and part.scores() == go(tmp_path / "alone", **given).scores()
 
 
 @pytest.mark.usefixtures("_own_caches")
@@ -218,7 +204,7 @@ def test_data_sets_of_opencompass(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     assert_same(part, go(tmp_path / "alone", ToyModel(context_limit=1 << 20), **given, limit=2))
 
 
-def test_the_command_prints_the_part_without_opening_the_model(
+def test_the_command_prints_the_part_and_again_without_opening_the_model(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     words = ["eval", "--model", "tiny-sdar", "--tasks", "dare_sudoku", "-o", str(tmp_path), "--limit"]
@@ -230,15 +216,15 @@ def test_the_command_prints_the_part_without_opening_the_model(
         return capsys.readouterr().out
 
     call("6")
+    out = call("4")
+    assert "4 of 250" in out and "6 of 250" not in out
+    results = json.loads(Path(out.splitlines()[-1]).read_text())
+    assert results["dare_bench"]["tasks"]["dare_sudoku"]["n_docs"] == results["config"]["limit"] == 4
 
     def refuse(*_: Any, **__: Any) -> Any:
         raise AssertionError("a model was opened")
 
     monkeypatch.setattr("dare_bench.engine.opener.Opener.loaded", refuse)
-    out = call("4")
-    assert "4 of 250" in out and "6 of 250" not in out
-    results = json.loads(Path(out.splitlines()[-1]).read_text())
-    assert results["dare_bench"]["tasks"]["dare_sudoku"]["n_docs"] == results["config"]["limit"] == 4
     record = json.loads(call("4", "--json"))
     assert record["results_path"] == out.splitlines()[-1] and record["scores"][0]["n"] == 4
 

@@ -84,11 +84,8 @@ def agreed(spec: TrainSpec, log: Sequence[Mapping[str, Any]]) -> Best | None:
 
 
 def best_of(spec: TrainSpec, log: Sequence[Mapping[str, Any]]) -> Best | None:
-    """The best of the evaluations in a log (equal ones: the first); None if it has none.
-
-    Raises:
-        TrainingError: evaluations without the metric.
-    """
+    """The best of the evaluations in a log (equal ones: the first); None if it has none. Raises TrainingError:
+    evaluations without the metric."""
     metric = spec.best_metric
     assert metric is not None
     values = {int(entry["step"]): float(entry[metric]) for entry in log if metric in entry}

@@ -41,11 +41,8 @@ class Forward:
 
 
 class Forwards:
-    """The forwards of a training.
-
-    Args:
-        sequence: the processes that compute the same rows together; None: each has other rows.
-    """
+    """The forwards of a training. ``sequence``: the processes that compute the same rows together; None: each has other
+    rows."""
 
     def __init__(
         self, objective: Objective, spec: TrainSpec, accelerator: Any, phases: Phases, sequence: SequenceGroup | None
@@ -138,12 +135,8 @@ class NotFiniteError(TrainingError):
 
 
 class StepLoss:
-    """The loss of a step while its forwards run.
-
-    Args:
-        values: -log p of a step's scored tokens under the policy, from a pass without gradients.
-        forwards: the number of the step's forwards.
-    """
+    """The loss of a step while its forwards run. ``values``: -log p of a step's scored tokens under the policy, from a
+    pass without gradients; ``forwards``: the number of the step's forwards."""
 
     def __init__(
         self,

@@ -35,11 +35,7 @@ class Method(Objective):
     @classmethod
     def settle(cls, given: dict[str, Any], spec: ModelSpec) -> Any:
         """The options for a model: ``given`` overrides the variant that it names, which overrides the settings of the
-        family's authors, which override the defaults.
-
-        Raises:
-            UsageError: an unknown setting, or an invalid value.
-        """
+        family's authors, which override the defaults. Raises UsageError: an unknown setting, or an invalid value."""
         variant = cls.variants.get(str(given.get("variant")), {})
         return valid_options(cls.name, cls.Options, given, {**cls.family_defaults(spec), **variant})
 
@@ -55,10 +51,7 @@ class Method(Objective):
 
     def check(self, spec: TrainSpec, model: LoadedModel, data: Tokens) -> None:
         """Check what the training needs of its settings, model and data, before anything is written or evaluated.
-
-        Raises:
-            UsageError, DataError: with the reason.
-        """
+        Raises UsageError, DataError: with the reason."""
 
     def fit(self, spec: TrainSpec, model: LoadedModel, data: Tokens, out: Path, services: Services) -> Path:
         """Train ``model`` (see :func:`dare_bench.trainers.training_run.run`)."""

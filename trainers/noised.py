@@ -181,11 +181,8 @@ class NoisedMethod(Method):
         return eos
 
     def items(self, data: Tokens) -> list[Item]:
-        """Training rows with their supervised EOS tokens, unless these depend on the step (:meth:`canvases`).
-
-        Raises:
-            UsageError: a canvas beyond the model's context.
-        """
+        """Training rows with their supervised EOS tokens, unless these depend on the step (:meth:`canvases`). Raises
+        UsageError: a canvas beyond the model's context."""
         options = self.resolved_options()
         return [tuple(self._row(row, options) for row in rows) for rows in data.items]
 

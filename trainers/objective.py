@@ -106,12 +106,8 @@ class Objective(ABC):
     @abstractmethod
     def loss(self, step: Step, nll_N: Tensor, reference: Losses | None) -> tuple[Tensor, Metrics]:
         """This process's part of the step's loss (the parts are summed) as a differentiable function of the token
-        losses, and metrics.
-
-        Args:
-            nll_N: -log p of the scored tokens under the policy, float64 on the CPU; zeros for a ``linear`` loss.
-            reference: the reference policy's losses, if the method wants one.
-        """
+        losses, and metrics. ``nll_N``: -log p of the scored tokens under the policy, float64 on the CPU; zeros for a
+        ``linear`` loss; ``reference``: the reference policy's losses, if the method wants one."""
 
     @classmethod
     def default_batch(cls, options: Mapping[str, Any]) -> int:

@@ -28,12 +28,9 @@ Counts = Mapping[str, Mapping[str, int]]
 
 
 class Phases:
-    """The costs of this process since the last :meth:`take`, by phase.
-
-    Args:
-        earlier: what all processes had counted in the checkpoint that the training continues from; None: it has no
-            counts, so that those of the whole training are not known.
-    """
+    """The costs of this process since the last :meth:`take`, by phase. ``earlier``: what all processes had counted in
+    the checkpoint that the training continues from; None: it has no counts, so that those of the whole training are not
+    known."""
 
     def __init__(self, earlier: Counts | None) -> None:
         self.steps = 0

@@ -25,11 +25,7 @@ _PHASES = ("forwards/", "tokens_per_second/", "seconds/")
 
 
 class TrainingProgress(TrainerCallback):
-    """Shows step, loss and metrics, rows per second and remaining time.
-
-    Args:
-        items: items of an optimizer step.
-    """
+    """Shows step, loss and metrics, rows per second and remaining time. ``items``: items of an optimizer step."""
 
     def __init__(self, items: int) -> None:
         self.items, self.first = items, 0

@@ -103,11 +103,8 @@ FILE = "reference/model.safetensors"
 
 
 class ReferenceSync(TrainerCallback):
-    """Moves a reference network towards the policy after every ``every`` optimizer steps.
-
-    Args:
-        alpha: the weight of the policy, from 0 (excluded) to 1.
-    """
+    """Moves a reference network towards the policy after every ``every`` optimizer steps. ``alpha``: the weight of the
+    policy, from 0 (excluded) to 1."""
 
     def __init__(self, every: int, alpha: float) -> None:
         self.every, self.alpha = every, alpha
@@ -138,10 +135,7 @@ class ReferenceSync(TrainerCallback):
     @torch.no_grad()
     def load(self, folder: Path, step: int) -> None:
         """Read the weights of a checkpoint after ``step`` steps; until the first update they are the opened ones.
-
-        Raises:
-            TrainingError: they are missing, damaged, or of another network.
-        """
+        Raises TrainingError: they are missing, damaged, or of another network."""
         if step < self.every:
             return
         own = self._weights()

@@ -234,11 +234,8 @@ class NoisedRows(StepSource):
 
 
 def redraw(step: Step, schedule: NoiseSchedule, mask_id: int) -> Step:
-    """The same rows with independent noise, for a policy that does not share the other's; ELBO weights.
-
-    Raises:
-        ValueError: the schedule spreads levels over the whole step, of which this is a part.
-    """
+    """The same rows with independent noise, for a policy that does not share the other's; ELBO weights. Raises
+    ValueError: the schedule spreads levels over the whole step, of which this is a part."""
     if schedule.name == "even":
         raise ValueError("noise='even' spreads levels over a whole step; a part of it cannot be redrawn")
     keys = tuple(key("other noise", k) for k in step.keys)

@@ -73,12 +73,8 @@ log = logging.getLogger("dare_bench")
 
 
 def run(objective: Objective, spec: TrainSpec, model: LoadedModel, data: Tokens, out: Path, services: Services) -> Path:
-    """Train ``model`` on ``objective`` and save it to ``out``.
-
-    Raises:
-        TrainingError: the loss or gradient is not finite.
-        SaveError: a checkpoint could not be written.
-    """
+    """Train ``model`` on ``objective`` and save it to ``out``. Raises TrainingError: the loss or gradient is not
+    finite; SaveError: a checkpoint could not be written."""
     spec = spec.with_defaults(objective)
     arguments = training_arguments(spec, model, out)
     together = spec.sequence_parallel_size

@@ -96,11 +96,8 @@ def evaluate(**options: Any) -> None:
 
 
 def _evaluate_several(planned: Sequence[PlannedRun], json: bool, verbose: bool) -> None:
-    """Evaluate a suite or several recipes, one run after another with one model, then print all scores together.
-
-    Raises:
-        IncompleteError: a run was refused, or samples failed.
-    """
+    """Evaluate a suite or several recipes, one run after another with one model, then print all scores together. Raises
+    IncompleteError: a run was refused, or samples failed."""
     from dare_bench.cli.summary import incomplete, print_runs, record
     from dare_bench.engine.evaluate import evaluate_all
 

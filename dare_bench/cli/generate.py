@@ -338,11 +338,8 @@ def _open(fields: Mapping[str, Any], ways: Sequence[Variant]) -> Any:
 
 
 def _texts(prompt: str | None, chat: bool) -> Iterator[str]:
-    """The prompts: the argument, or all of standard input; in a chat, then one for each line.
-
-    Raises:
-        UsageError: there is none.
-    """
+    """The prompts: the argument, or all of standard input; in a chat, then one for each line. Raises UsageError: there
+    is none."""
     typed = sys.stdin.isatty()
     if prompt in (None, "-") and not chat:
         text = "" if typed else sys.stdin.read().removesuffix("\n")

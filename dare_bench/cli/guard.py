@@ -93,11 +93,8 @@ def ending(error: BaseException) -> tuple[str, int]:
 
 class _Stream:
     """stdout or stderr whose reader may close it (``| head``, a closed terminal): further output is dropped, and the
-    command continues. ``needed``: any other write error, such as a full disk, ends the command.
-
-    Raises:
-        SaveError: the stream is needed, and writing fails for another reason than a closed pipe.
-    """
+    command continues. ``needed``: any other write error, such as a full disk, ends the command. Raises SaveError: the
+    stream is needed, and writing fails for another reason than a closed pipe."""
 
     def __init__(self, stream: TextIO, needed: bool) -> None:
         self._stream, self._needed = stream, needed

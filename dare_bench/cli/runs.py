@@ -31,11 +31,7 @@ def run_path(name: str) -> Path:
 
 def open_runs(names: str | Iterable[str]) -> list[Run]:
     """The runs at the paths, or of those names in the default output folder; of a folder, all runs below it. Runs of
-    dare-bench and external results are opened alike.
-
-    Raises:
-        UnknownRunError: no run at or below a path.
-    """
+    dare-bench and external results are opened alike. Raises UnknownRunError: no run at or below a path."""
     from dare_bench.analysis.run_finder import LAYOUTS, find_runs, open_run, places_at
 
     runs: list[Run] = []
@@ -63,12 +59,7 @@ def _similar(path: Path) -> str:
 
 
 def open_one(name: str) -> Run:
-    """The run at a path, or the only one in a folder.
-
-    Raises:
-        RunError: there is none.
-        UsageError: there are several.
-    """
+    """The run at a path, or the only one in a folder. Raises RunError: there is none; UsageError: there are several."""
     runs = open_runs(name)
     if len(runs) != 1:
         raise UsageError(f"{name} contains {len(runs)} runs; give one of them: {listed([run.path for run in runs], 3)}")

@@ -186,13 +186,8 @@ def _estimate(
 
 
 def settings(method: str, options: Mapping[str, FieldInfo], flags: Mapping[str, Any]) -> dict[str, Any]:
-    """The arguments of ``dare_bench.train``, from flags and the YAML file of ``--config``.
-
-    Args:
-        options: the method's settings.
-
-    Raises:
-        UsageError: an unknown key, another method in the file, a setting given twice, a missing setting.
+    """The arguments of ``dare_bench.train``, from flags and the YAML file of ``--config``. ``options``: the method's
+    settings. Raises UsageError: an unknown key, another method in the file, a setting given twice, a missing setting.
     """
     explicit = dict(flags)
     config = explicit.pop("config", None)

@@ -85,11 +85,7 @@ class SequenceGroup:
     def part(
         self, tokens_T: Tensor, positions_T: Tensor, at_N: Tensor | None = None, targets_N: Tensor | None = None
     ) -> Part:
-        """This rank's part of a pack.
-
-        Args:
-            at_N: sorted packed indices of the selected tokens; None: all.
-        """
+        """This rank's part of a pack. ``at_N``: sorted packed indices of the selected tokens; None: all."""
         length = self._length(len(tokens_T))
         first = self.rank * length
         at_N = torch.arange(len(tokens_T), device=tokens_T.device) if at_N is None else at_N
@@ -144,9 +140,7 @@ class SequenceGroup:
 
     def divided(self, items: Sequence[Item], compute: Callable[[Sequence[Item]], Result]) -> list[Result]:
         """Every rank's result of its share of the items (rank r has r, r + W, ...), of any kind that can be pickled.
-
-        Raises:
-            DareError: the rank's own; TrainingError where another rank raised one, instead of waiting for that rank.
+        Raises DareError: the rank's own; TrainingError where another rank raised one, instead of waiting for that rank.
         """
         result, error = None, None
         try:

@@ -94,11 +94,8 @@ _ANSWERS: dict[Any, TypeAdapter[Any]] = {"generate": TypeAdapter(Generation), "s
 
 
 def to_answer(record: dict[str, Any], *, trajectory: bool = True) -> Generation | Likelihood:
-    """The answer of a sample record, equal to the one written; ``trajectory=False`` leaves the events out.
-
-    Raises:
-        RunError: the record is not valid; it was not written by dare-bench.
-    """
+    """The answer of a sample record, equal to the one written; ``trajectory=False`` leaves the events out. Raises
+    RunError: the record is not valid; it was not written by dare-bench."""
     answer, kind = record.get("answer"), record.get("kind")
     if isinstance(answer, dict) and not trajectory:
         answer = {**answer, "trajectory": None}

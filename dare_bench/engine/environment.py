@@ -130,12 +130,9 @@ def programs_of(journal: Journal, keys: Iterable[str]) -> list[Program]:
 
 
 def environment_of(journal: Journal, keys: Iterable[str], earlier: Environment | None, now: Environment) -> Environment:
-    """Where these requests were answered; values that differ between sessions are joined by "and".
-
-    Args:
-        earlier: the environment in the run's results so far, for answers of sessions that did not record theirs.
-        now: of this process; used if there are no answers.
-    """
+    """Where these requests were answered; values that differ between sessions are joined by "and". ``earlier``: the
+    environment in the run's results so far, for answers of sessions that did not record theirs; ``now``: of this
+    process; used if there are no answers."""
     marks = {journal.program(key) for key in keys if key in journal}
     recorded = {record["program"]: record["environment"] for record in journal.records("program")}
     environments = [] if marks <= recorded.keys() or earlier is None else [earlier.model_dump()]

@@ -71,11 +71,8 @@ def evaluate_all(planned: Sequence[PlannedRun], *, progress: bool = True) -> Ite
     """Evaluate several runs, one after another, with each checkpoint opened once.
 
     If settings or data of a run are refused before anything is computed (a gated data set, a missing file), its outcome
-    has the reason, and the others continue.
-
-    Raises:
-        CheckpointError, RunError, MemoryLimitError, SaveError: what concerns all runs ends all of them.
-    """
+    has the reason, and the others continue. Raises CheckpointError, RunError, MemoryLimitError, SaveError: what
+    concerns all runs ends all of them."""
     opener = Opener()
     for run in planned:
         try:
@@ -153,11 +150,8 @@ def _merged(spec: RunSpec | None, model: Any, fields: Mapping[str, Any]) -> dict
 
 
 def _single_run(given: dict[str, Any]) -> dict[str, Any]:
-    """The fields of one run; a recipe without tasks names one if it has one entry.
-
-    Raises:
-        UsageError: no model, no task, or a recipe or suite of several runs.
-    """
+    """The fields of one run; a recipe without tasks names one if it has one entry. Raises UsageError: no model, no
+    task, or a recipe or suite of several runs."""
     if "tasks" not in given and given.get("recipe") is not None:
         planned = plan(given)
         if len(planned) != 1:

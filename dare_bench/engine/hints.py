@@ -44,11 +44,8 @@ def checked_harness(spec: RunSpec) -> type[TaskSource]:
 
 def refuse_unknown_fields(decoding: Mapping[str, Any], recorded: bool = False) -> None:
     """Refuse a decoding field that no family has, a value that no family takes, and an unknown strategy. No family is
-    imported, which would import torch: plugins register the fields of theirs.
-
-    Args:
-        recorded: may they be fields that record more (``trajectory``)?
-    """
+    imported, which would import torch: plugins register the fields of theirs. ``recorded``: may they be fields that
+    record more (``trajectory``)?"""
     families = registry().entries("family")
     known = [
         *DecodingKeywords.__annotations__,

@@ -54,11 +54,7 @@ def model_content(model: Any, loaded: LoadedModel) -> str:
 
 def adapter_content(spec: RunSpec, content: str) -> str | None:
     """The content hash of the adapter on a model with the hash ``content``; None without one, and where ``content``
-    already covers it (weights in memory).
-
-    Raises:
-        CheckpointError: there is no such adapter.
-    """
+    already covers it (weights in memory). Raises CheckpointError: there is no such adapter."""
     if spec.adapter is None or not content.startswith("sha256:"):
         return None
     return fingerprint.content_hash(locate(spec.adapter))

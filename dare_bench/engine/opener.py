@@ -51,11 +51,8 @@ def split_adapter(spec: RunSpec, given: Any = None) -> RunSpec:
 
 
 def _opening_settings(spec: RunSpec, model: Model) -> dict[str, Any]:
-    """The RunSpec fields with which a command would open the same model.
-
-    Raises:
-        UsageError: the spec requests other settings.
-    """
+    """The RunSpec fields with which a command would open the same model. Raises UsageError: the spec requests other
+    settings."""
     names = [name for name in CheckpointSettings.model_fields if name != "adapter"]
     facts = {name: getattr(model.spec, _IN_MODEL.get(name, name), None) for name in names}
     if model.spec.captured:
@@ -74,12 +71,8 @@ def _opening_settings(spec: RunSpec, model: Model) -> dict[str, Any]:
 
 
 class Opener:
-    """One model for one run or many.
-
-    Args:
-        model: an open model (a ``Model`` or ``LoadedModel``); None opens the checkpoint of a spec, again only for
-            another checkpoint or other opening settings.
-    """
+    """One model for one run or many. ``model``: an open model (a ``Model`` or ``LoadedModel``); None opens the
+    checkpoint of a spec, again only for another checkpoint or other opening settings."""
 
     def __init__(self, model: Any = None) -> None:
         self._given = model
@@ -104,12 +97,8 @@ class Opener:
         return getattr(self.model(spec), "path", None)
 
     def loaded(self, spec: RunSpec) -> LoadedModel:
-        """The open model.
-
-        Raises:
-            CheckpointError, UsageError: as ``load``; an unknown opening setting; a mask id or tokenizer that fails
-                ``dare-bench validate``.
-        """
+        """The open model. Raises CheckpointError, UsageError: as ``load``; an unknown opening setting; a mask id or
+        tokenizer that fails ``dare-bench validate``."""
         if self._given is None and self._opened is None:
             log.info("opening %s", spec.model)  # before torch is imported, which takes seconds
         return _loaded(self.model(spec))

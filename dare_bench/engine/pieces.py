@@ -33,11 +33,7 @@ _FIELDS = tuple(field.name for field in fields(Request) if field.name != "resolv
 
 def cut(requests: Sequence[Request], work: Mapping[str, int], workers: int) -> list[list[Request]]:
     """Requests in pieces of decreasing size, each of whole documents and of one kind, the longest documents first.
-
-    Args:
-        work: forward passes by key, at most.
-        workers: number of workers that will take them.
-    """
+    ``work``: forward passes by key, at most; ``workers``: number of workers that will take them."""
     left = sum(work[request.key] for request in requests)
     pieces: list[list[Request]] = []
     for kind in ("generate", "score"):
@@ -60,11 +56,7 @@ def cut(requests: Sequence[Request], work: Mapping[str, int], workers: int) -> l
 @contextlib.contextmanager
 def offered(pieces: Sequence[Sequence[Request]], journal: Path) -> Iterator[Path]:
     """The folder of these pieces, beside the files of a run's journal; it is removed at the end, and so is what a
-    killed session left.
-
-    Raises:
-        SaveError: the pieces cannot be written.
-    """
+    killed session left. Raises SaveError: the pieces cannot be written."""
     for old in journal.glob(f"{_PREFIX}*"):
         shutil.rmtree(old, ignore_errors=True)
     try:
@@ -82,23 +74,16 @@ def offered(pieces: Sequence[Sequence[Request]], journal: Path) -> Iterator[Path
 
 
 class Pieces:
-    """The pieces in a folder, as one worker takes them.
-
-    Args:
-        folder: of :func:`offered`.
-        worker: its number; a worker that replaces a dead one has the same.
-    """
+    """The pieces in a folder, as one worker takes them. ``folder``: of :func:`offered`; ``worker``: its number; a
+    worker that replaces a dead one has the same."""
 
     def __init__(self, folder: Path, worker: int) -> None:
         self.folder, self._mine = folder, f".taken-{worker}"
         self._done: set[str] = set()
 
     def __iter__(self) -> Iterator[list[Request]]:
-        """Take pieces until there are none: first those that this worker has taken before.
-
-        Raises:
-            RunError: a piece cannot be read.
-        """
+        """Take pieces until there are none: first those that this worker has taken before. Raises RunError: a piece
+        cannot be read."""
         while (name := self._next()) is not None:
             self._done.add(name)
             try:

@@ -79,12 +79,8 @@ class Queue:
         self._clock = ("generate", time.perf_counter())
 
     def answer(self, requests: Sequence[Request]) -> list[Sample]:
-        """One sample for each request, in the order given.
-
-        Raises:
-            ValueError: two requests have one key (a mistake of the task source).
-            SaveError: the journal cannot be written.
-        """
+        """One sample for each request, in the order given. Raises ValueError: two requests have one key (a mistake of
+        the task source); SaveError: the journal cannot be written."""
         counts = Counter(request.key for request in requests)
         if len(counts) < len(requests):
             key, times = counts.most_common(1)[0]

@@ -101,11 +101,8 @@ class RecordedAnswers:
     """The answers in a run's sample lines: an ``Answer`` for task sources.
 
     A document has a line for each filter, all with the same answers. Only hashes of prompts are stored. Documents that
-    failed fail again, for the recorded reason, and so do all documents of tasks that are not in ``tasks``.
-
-    Raises:
-        RunError: sample lines are missing or damaged, or a document's lines have different answers.
-    """
+    failed fail again, for the recorded reason, and so do all documents of tasks that are not in ``tasks``. Raises
+    RunError: sample lines are missing or damaged, or a document's lines have different answers."""
 
     def __init__(self, run: Run, tasks: Sequence[str]) -> None:
         self._run, self._tasks = run, tasks
@@ -156,11 +153,8 @@ class RecordedAnswers:
                 )
 
     def __call__(self, requests: Sequence[Request]) -> list[Sample]:
-        """The recorded sample of each request.
-
-        Raises:
-            RunError: the task's prompts, documents or repeats now differ from those of the run.
-        """
+        """The recorded sample of each request. Raises RunError: the task's prompts, documents or repeats now differ
+        from those of the run."""
         requested = {(r.task, str(r.doc_id)): r for r in requests if r.task in self._tasks}
         if removed := [document for document in self._documents if document not in requested]:
             raise self._mismatch(removed, "has an answer in the run, but is no longer in the task")

@@ -123,12 +123,8 @@ def rescore(
 
 
 def recorded_spec(run: Run, data_dir: str | None = None, include_path: Sequence[str] | None = None) -> RunSpec:
-    """The run's settings with its current scope (a run can be extended), and the folders given now.
-
-    Raises:
-        RunError: ``run.json`` does not have them, or a newer dare-bench wrote it.
-        UsageError: folders, as in :func:`rescore`.
-    """
+    """The run's settings with its current scope (a run can be extended), and the folders given now. Raises RunError:
+    ``run.json`` does not have them, or a newer dare-bench wrote it; UsageError: folders, as in :func:`rescore`."""
     settings = run.requested
     if not settings.get("tasks"):
         raise RunError(f"{run.path}/run.json does not have the run's settings; it cannot be scored again")

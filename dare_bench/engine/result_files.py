@@ -88,11 +88,8 @@ def _document_line(sample: Mapping[str, Any], answers: Sequence[Mapping[str, Any
 
 
 def write(folder: Path, run: RunRecord) -> schema.Block:
-    """Write all files of a run except the commit marker; returns the ``dare_bench`` block.
-
-    Raises:
-        SaveError: a file could not be written.
-    """
+    """Write all files of a run except the commit marker; returns the ``dare_bench`` block. Raises SaveError: a file
+    could not be written."""
     date, before = str(run.about["date"]), _earlier(folder)
     _record_changes(run, before)
     requests: dict[str, list[Request]] = {task: [] for task in run.harness.fingerprints}

@@ -142,11 +142,7 @@ class RunFolder:
 
     def begin(self, about: Mapping[str, Any]) -> dict[str, Any]:
         """The contents of ``run.json``: ``about``, and id and date of the run (the date is part of its file names) as
-        recorded in an existing file, else as recorded now.
-
-        Raises:
-            RunError: the file is damaged.
-        """
+        recorded in an existing file, else as recorded now. Raises RunError: the file is damaged."""
         file = self.path / RUN_FILE
         if not file.exists():
             moment = datetime.now()

@@ -127,10 +127,7 @@ class Session:
 
     def _folders(self, folder: Path, scope: Scope) -> tuple[Path | None, Path]:
         """The finished run that has more documents than ``scope``, if ``folder`` is one, and the folder to work in.
-
-        Raises:
-            UsageError: the run has other documents, and not all that are requested.
-        """
+        Raises UsageError: the run has other documents, and not all that are requested."""
         done = read_done(folder)
         if done is None or self.spec.until_halfwidth is not None or scope.covers(done.scope, done.totals):
             return None, folder

@@ -63,13 +63,9 @@ def uses_workers(spec: RunSpec) -> bool:
 
 
 def check_workers(spec: RunSpec, opened: Any = None) -> None:
-    """Refuse to divide an evaluation among workers that cannot be divided.
-
-    Raises:
-        UsageError: the model is ``opened`` in this process, on a server or on all GPUs, or the executor runs in this
-            process.
-        UnknownNameError: no such executor.
-    """
+    """Refuse to divide an evaluation among workers that cannot be divided. Raises UsageError: the model is ``opened``
+    in this process, on a server or on all GPUs, or the executor runs in this process; UnknownNameError: no such
+    executor."""
     if not uses_workers(spec):
         return
     if spec.executor == "local":
@@ -104,12 +100,9 @@ def remote_workers(spec: RunSpec, content: str, model: LoadedModel, journal: Jou
     contents = content, ident.adapter_content(spec, content)
 
     def answer_all(prepared: Sequence[Request], work: Mapping[str, int], progress: Progress) -> dict[str, str]:
-        """Answer all requests; returns the errors of failed ones by key.
-
-        Raises:
-            UsageError: the executor is not available, or has fewer devices than requested.
-            DareError: the first error of a shard, once the others have ended; finished samples are kept.
-        """
+        """Answer all requests; returns the errors of failed ones by key. Raises UsageError: the executor is not
+        available, or has fewer devices than requested; DareError: the first error of a shard, once the others have
+        ended; finished samples are kept."""
         name = spec.executor or "devices"
         device = "cpu" if model.spec.device == "cpu" else spec.device
         workers = executor(name, workers=spec.devices, device=device, address=spec.ray_address)

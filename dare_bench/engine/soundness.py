@@ -32,11 +32,7 @@ def cheap(model: Any) -> Iterator[Check]:
 
 
 def refuse_unsound(model: Any, name: str) -> None:
-    """Refuse a model whose answers would all be wrong.
-
-    Raises:
-        CheckpointError: a cheap check fails.
-    """
+    """Refuse a model whose answers would all be wrong. Raises CheckpointError: a cheap check fails."""
     for check in cheap(model):
         if check.passed is False:
             raise CheckpointError(
@@ -56,11 +52,8 @@ def guarded(name: str, check: Callable[[], tuple[Any, ...]]) -> Check:
 
 
 def refuse_unsound_ids(model: LoadedModel, decoding: Decoding) -> None:
-    """Refuse special ids in decoding fields that would be refused when opening the model.
-
-    Raises:
-        DecodingError: the check of the mask id fails.
-    """
+    """Refuse special ids in decoding fields that would be refused when opening the model. Raises DecodingError: the
+    check of the mask id fails."""
     ids: dict[str, Any] = {"mask_id": decoding.mask_id, "eos_ids": decoding.eos_id, "eot_id": decoding.eot_id}
     given = replace(model.spec, **{name: value for name, value in ids.items() if value is not None})
     if given == model.spec:  # those of the checkpoint were checked when it was opened

@@ -57,12 +57,8 @@ def refuse_unstoppable(source: TaskSource, requests: Iterable[Request]) -> None:
 
 
 class StoppingRun:
-    """The rounds of a run whose tasks have these requests.
-
-    Args:
-        requests: of all documents.
-        done: the documents of the run as it was finished before, which it keeps.
-    """
+    """The rounds of a run whose tasks have these requests. ``requests``: of all documents; ``done``: the documents of
+    the run as it was finished before, which it keeps."""
 
     def __init__(self, spec: RunSpec, requests: Sequence[Request], done: Scope | None) -> None:
         self.spec, self.requests = spec, requests
@@ -83,14 +79,8 @@ class StoppingRun:
         return Scope.of(None, self.chosen)
 
     def run(self, source: TaskSource, answer: Answer, answered: Container[str]) -> HarnessResult:
-        """Answer and score round after round; the result of all documents of the last one.
-
-        Args:
-            answered: keys of requests with an answer of an earlier session.
-
-        Raises:
-            UsageError: a task has no score from 0 to 1.
-        """
+        """Answer and score round after round; the result of all documents of the last one. ``answered``: keys of
+        requests with an answer of an earlier session. Raises UsageError: a task has no score from 0 to 1."""
         at = self._first(answered)
         while True:
             self.chosen = {task: order[: self.ends[task][at[task]]] for task, order in self.orders.items()}

@@ -19,15 +19,9 @@ _COMPLETE = {"early_stop": False, "text_after_eos": "keep"}
 
 
 def validate(checkpoint: str, quantize: str | None = None, **arguments: Any) -> Iterator[Check]:
-    """Check a checkpoint; yields each result.
-
-    Args:
-        quantize: also compare the weights quantized so with the full ones.
-        arguments: those of ``load`` (default dtype: float32).
-
-    Raises:
-        UsageError: unknown device, dtype, family or quantization.
-    """
+    """Check a checkpoint; yields each result. ``quantize``: also compare the weights quantized so with the full ones;
+    ``arguments``: those of ``load`` (default dtype: float32). Raises UsageError: unknown device, dtype, family or
+    quantization."""
     try:
         path = locate(checkpoint)
         model = open_checkpoint(checkpoint, {"dtype": "float32", **arguments})

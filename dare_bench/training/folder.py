@@ -82,12 +82,9 @@ def _valid(kind: type[Kind], value: Any, file: Path) -> Kind:
 def claim(out: Path, settings: Mapping[str, Any], facts: Mapping[str, Any] = MappingProxyType({})) -> str:
     """Begin, resume or extend the training with these settings in ``out``; returns its status: new, running or
     complete. A training that ended before it saved anything (a wrong setting, an early kill) counts as new; one that is
-    extended is running. ``facts`` are recorded beside the settings.
-
-    Raises:
-        UsageError: the folder holds another training, which cannot be extended, or files and no ``train.json``.
-        SaveError: the folder cannot be created or written.
-    """
+    extended is running. ``facts`` are recorded beside the settings. Raises UsageError: the folder holds another
+    training, which cannot be extended, or files and no ``train.json``; SaveError: the folder cannot be created or
+    written."""
     if not (out / FILE).exists():
         refuse_other_files(out, ())
         ensure_folder(out)

@@ -27,11 +27,8 @@ def options_of(entry: Registration) -> type[BaseModel]:
 def valid_options(
     method: str, kind: type[BaseModel], given: Mapping[str, Any], defaults: Mapping[str, Any] = MappingProxyType({})
 ) -> Any:
-    """The settings of a method, ``given`` over other ``defaults``.
-
-    Raises:
-        UsageError: an unknown setting, or an invalid value.
-    """
+    """The settings of a method, ``given`` over other ``defaults``. Raises UsageError: an unknown setting, or an invalid
+    value."""
     for name in given.keys() - kind.model_fields.keys():
         raise UsageError(f"{method} has no setting {name!r}{suggestion(name, kind.model_fields)}")
     try:

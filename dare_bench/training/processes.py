@@ -21,14 +21,8 @@ def process_count() -> int:
 
 
 def data_parallel_size(sequence_parallel_size: int, processes: int | None = None) -> int:
-    """The number of groups of processes that compute the same rows.
-
-    Args:
-        processes: all of them (default: those of the environment).
-
-    Raises:
-        UsageError: the processes cannot be divided into such groups.
-    """
+    """The number of groups of processes that compute the same rows. ``processes``: all of them (default: those of the
+    environment). Raises UsageError: the processes cannot be divided into such groups."""
     count = process_count() if processes is None else processes
     if count % sequence_parallel_size:
         allowed = ", ".join(str(size) for size in range(1, count + 1) if count % size == 0)

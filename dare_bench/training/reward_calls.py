@@ -211,10 +211,7 @@ def _places(prompts: Sequence[RewardPrompt]) -> str:
 
 def frames(error: BaseException, *ours: str) -> str:
     """The lines of the user's code that led to an exception, outermost first; without any, those of libraries.
-
-    Args:
-        ours: the files whose lines lead to the user's.
-    """
+    ``ours``: the files whose lines lead to the user's."""
     every = traceback.extract_tb(error.__traceback__)
     own = every[max((i for i, frame in enumerate(every) if frame.filename in ours), default=-1) + 1 :]
     own = [frame for frame in own if not frame.filename.startswith("<frozen")]
@@ -241,11 +238,7 @@ class _TimeUp(BaseException):
 
 
 def limited(call: Callable[[], Result], seconds: float) -> Result:
-    """What ``call`` returns.
-
-    Raises:
-        TimeLimitError: it took longer than ``seconds``.
-    """
+    """What ``call`` returns. Raises TimeLimitError: it took longer than ``seconds``."""
     if threading.current_thread() is threading.main_thread():
         return _interrupted(call, seconds)
     return _left_behind(call, seconds)

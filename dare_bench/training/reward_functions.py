@@ -29,11 +29,8 @@ def take_functions(fields: dict[str, Any]) -> dict[str, RewardFunction]:
     """The functions of ``train(reward=...)`` by name. In ``fields`` the names and weights of all rewards replace them.
 
     ``reward`` is a function, a list of functions and of names of registered rewards, or a mapping of names to
-    functions; ``reward_weights`` is a list in the same order, or a mapping. Options of rewards stay as they are.
-
-    Raises:
-        UsageError: two rewards of one name, weights that do not belong to the rewards.
-    """
+    functions; ``reward_weights`` is a list in the same order, or a mapping. Options of rewards stay as they are. Raises
+    UsageError: two rewards of one name, weights that do not belong to the rewards."""
     given = _by_name(fields.get(REWARD))
     if given is None:
         return {}
@@ -110,10 +107,7 @@ def names_functions(reward: Any) -> bool:
 
 def reward_functions(text: str) -> list[Any]:
     """The rewards that ``FILE.py:FUNCTION``, separated by commas, names; other parts are names of registered rewards.
-
-    Raises:
-        UsageError: no such file or function, options among them, or an error of the file's code.
-    """
+    Raises UsageError: no such file or function, options among them, or an error of the file's code."""
     parts, modules = [part.strip() for part in text.split(",") if part.strip()], dict[str, ModuleType]()
     rewards: list[Any] = []
     for part in parts:

@@ -46,11 +46,8 @@ def check_rollout_engine(options: Any) -> str | None:
 
 def open_rollout_engine(options: Any, model: Model) -> LoadedModel | None:
     """The engine that a method's options name, with the tokenizer of the model in training; None: they name none.
-
-    Raises:
-        UsageError: see :func:`check_rollout_engine`; or settings that the engine does not have.
-        EngineError: its server cannot be reached.
-    """
+    Raises UsageError: see :func:`check_rollout_engine`; or settings that the engine does not have; EngineError: its
+    server cannot be reached."""
     name = check_rollout_engine(options)
     if name is None:
         return None

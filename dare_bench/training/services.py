@@ -29,11 +29,8 @@ from dare_bench.types import CheckpointSettings, Reward, RewardPrompt
 
 def checked(spec: TrainSpec, kind: Any, model: LoadedModel) -> TrainSpec:
     """The settings with the direction of the best checkpoint's metric, unless the user has given it: as the method
-    ``kind`` or the task declares it, else by its name.
-
-    Raises:
-        UsageError, DataError: none of the planned evaluations is possible, or none has the metric.
-    """
+    ``kind`` or the task declares it, else by its name. Raises UsageError, DataError: none of the planned evaluations is
+    possible, or none has the metric."""
     planned = evaluations(spec)
     metrics: dict[str, bool | None] = dict(kind.validation_metrics) if spec.validation_data else {}
     refused: list[Exception] = []

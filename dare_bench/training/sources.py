@@ -39,11 +39,7 @@ def find_files(data: str, split: str) -> list[Path]:
     """The files of ``data``, sorted; none if it can only be a hub id.
 
     Of a folder, the files of the split (``train.jsonl``, ``data/train-00000.parquet``), or all files if no file name
-    contains a split.
-
-    Raises:
-        UsageError: a path, pattern or folder without such files.
-    """
+    contains a split. Raises UsageError: a path, pattern or folder without such files."""
     allowed = ", ".join(SUFFIXES)
     path = existing(data)
     if path is not None and path.is_file():
@@ -86,13 +82,9 @@ def _is_of_split(name: str, split: str) -> bool:
 
 def open_hub(name: str, split: str) -> RowTable:
     """A data set of the Hugging Face hub, ``owner/name`` or ``owner/name:config``, through the ``datasets`` library;
-    from local files if the manifest of ``DARE_BENCH_DATA`` lists it, as for evaluations.
-
-    Raises:
-        DataError: it cannot be loaded (no network and not in the cache, no such data set, split or config; a listed
-            file is missing or another one).
-        UsageError: the library is not installed.
-    """
+    from local files if the manifest of ``DARE_BENCH_DATA`` lists it, as for evaluations. Raises DataError: it cannot be
+    loaded (no network and not in the cache, no such data set, split or config; a listed file is missing or another
+    one); UsageError: the library is not installed."""
     datasets = imported("datasets", f"{name}: a data set of the hub")
     hub_id, _, config = name.partition(":")
     local = LocalData.find(None)

@@ -183,14 +183,9 @@ class TrainSpec(BaseModel):
     options: dict[str, Any] = Field(default_factory=dict)
 
     def with_defaults(self, method: Any) -> TrainSpec:
-        """With a value for every setting that has a default: the method's, else that of :data:`DEFAULTS`.
-
-        Args:
-            method: has ``training_defaults``, ``learning_rate``, ``lora_learning_rate`` and ``default_batch``.
-
-        Raises:
-            UsageError: ``min_lr_rate`` is given for a schedule that has none.
-        """
+        """With a value for every setting that has a default: the method's, else that of :data:`DEFAULTS`. ``method``:
+        has ``training_defaults``, ``learning_rate``, ``lora_learning_rate`` and ``default_batch``. Raises UsageError:
+        ``min_lr_rate`` is given for a schedule that has none."""
         rate = method.lora_learning_rate if self.peft else method.learning_rate
         defaults = {**DEFAULTS, "learning_rate": rate}
         defaults |= {name: v for name, v in method.training_defaults.items() if self.peft or name[:5] != "lora_"}
@@ -277,11 +272,7 @@ def optimizer_steps(max_steps: int | None, num_train_epochs: float, rows: int, b
 
 
 def train_spec(**fields: Any) -> TrainSpec:
-    """A TrainSpec from plain values.
-
-    Raises:
-        UsageError: an unknown field, or an invalid value.
-    """
+    """A TrainSpec from plain values. Raises UsageError: an unknown field, or an invalid value."""
     unknown = [name for name in fields if name not in TrainSpec.model_fields]
     if unknown:
         near = suggestion(unknown[0], TrainSpec.model_fields)
@@ -293,11 +284,8 @@ def train_spec(**fields: Any) -> TrainSpec:
 
 
 def trackers(requested: Sequence[str]) -> list[str]:
-    """The requested trackers that are installed; TensorBoard, the default, is left out where it is not.
-
-    Raises:
-        UsageError: one that transformers does not know, or that is not installed.
-    """
+    """The requested trackers that are installed; TensorBoard, the default, is left out where it is not. Raises
+    UsageError: one that transformers does not know, or that is not installed."""
     from transformers.integrations import get_available_reporting_integrations  # slow to import
 
     installed = get_available_reporting_integrations()

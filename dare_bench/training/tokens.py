@@ -29,12 +29,8 @@ def tokenize(data: Data, model: LoadedModel, spec: TrainSpec) -> Tokens:
     Messages are rendered by the chat template with the assistant's header, and the answer to them ends as the template
     ends a turn (:func:`turn_end`); raw text is unchanged. EOS is not added here: it is a setting of the method. The
     length of a row is that of its prompt, its answer and one EOS; rows longer than ``max_length`` are an error, dropped
-    or truncated, by ``overlong``.
-
-    Raises:
-        UsageError: max_length beyond the model's context.
-        DataError: a row that is too long, that cannot be encoded, or that contains the mask token.
-    """
+    or truncated, by ``overlong``. Raises UsageError: max_length beyond the model's context; DataError: a row that is
+    too long, that cannot be encoded, or that contains the mask token."""
     limit = spec.max_length or model.spec.context_limit
     if limit > model.spec.context_limit:
         raise UsageError(f"max_length={limit}: the model's context is {model.spec.context_limit} tokens; give less")

@@ -39,11 +39,8 @@ LEARNED = 1e-4
 
 def warn_of_large_updates(method: Algorithm, spec: TrainSpec) -> None:
     """Warn before a training whose steps on one rollout move the policy further than any that is known to learn: three
-    times the learning rate times the steps of small runs, and of the method's defaults.
-
-    Args:
-        spec: with the defaults of the method.
-    """
+    times the learning rate times the steps of small runs, and of the method's defaults. ``spec``: with the defaults of
+    the method."""
     count, usual = method.options.num_iterations, type(method.options).model_fields["num_iterations"].default
     rate, own = spec.learning_rate or 0.0, method.lora_learning_rate if spec.peft else method.learning_rate
     known = max(LEARNED, own * usual)

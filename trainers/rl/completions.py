@@ -97,12 +97,8 @@ class Completion:
 
 def recorded(prompt: Sequence[int], answer: Generation, mask_id: int, key: int, where: str) -> Completion:
     """The record of a sampled answer, all of whose tokens count. They are those that the sampler wrote, also in the
-    hidden rest of the block in which it stopped.
-
-    Args:
-        key: of its random numbers.
-        where: the prompt's name for messages.
-    """
+    hidden rest of the block in which it stopped. ``key``: of its random numbers; ``where``: the prompt's name for
+    messages."""
     events = [event for event in answer.trajectory or () if event.position >= 0]
     length = max([len(answer.tokens), *(event.position + 1 for event in events)])
     tokens = [*answer.tokens, *[mask_id] * (length - len(answer.tokens))]
@@ -118,11 +114,8 @@ def recorded(prompt: Sequence[int], answer: Generation, mask_id: int, key: int, 
 
 def check_blocks(completion: Completion, block_length: int, canvas: int | None = None) -> None:
     """Check that a completion was written in the blocks in which a block-causal learner scores it: counted from the
-    prompt's first token, one finished after another, to the end of the last, or of a canvas of so many tokens.
-
-    Raises:
-        TrainingError: other blocks, or a last block that was left unfinished.
-    """
+    prompt's first token, one finished after another, to the end of the last, or of a canvas of so many tokens. Raises
+    TrainingError: other blocks, or a last block that was left unfinished."""
     offset, end = len(completion.prompt), len(completion.prompt) + len(completion.tokens)
     forwards: dict[int, list[int]] = {}
     for column, forward in enumerate(completion.set_at, offset):

@@ -20,10 +20,7 @@ def table_name(step: int) -> str:
 
 def kept_weights(out: Path, options: Mapping[str, Any]) -> set[int]:
     """The steps after which the weights are there, from which a rollout can be made again; 0: the starting checkpoint.
-
-    Args:
-        options: the settings of the method.
-    """
+    ``options``: the settings of the method."""
     if _why_never(options):
         return set()
     names = (file.parent.name.rpartition("-")[2] for file in out.glob("checkpoint-*/lineage.json"))
@@ -32,13 +29,8 @@ def kept_weights(out: Path, options: Mapping[str, Any]) -> set[int]:
 
 def refuse_not_kept(out: Path, step: int, steps: int, options: Mapping[str, Any]) -> None:
     """Refuse a step (counted from 1) of the training of ``steps`` steps in ``out`` that cannot be shown again.
-
-    Args:
-        options: the settings of the method; of a record, with what it has beside them (``reward_weights``).
-
-    Raises:
-        UsageError: neither the weights that sampled its rollout nor its completions were kept.
-    """
+    ``options``: the settings of the method; of a record, with what it has beside them (``reward_weights``). Raises
+    UsageError: neither the weights that sampled its rollout nor its completions were kept."""
     iterations = options["num_iterations"]
     first = (step - 1) // iterations * iterations
     weights = kept_weights(out, options)

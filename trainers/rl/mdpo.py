@@ -160,22 +160,15 @@ log = logging.getLogger("dare_bench")
 
 
 def is_over_denoised(rewards: Sequence[Reward]) -> bool:
-    """Is an answer right after some forward, and wrong after the last one?
-
-    Args:
-        rewards: of the answers that its forwards predict, in order.
-    """
+    """Is an answer right after some forward, and wrong after the last one? ``rewards``: of the answers that its
+    forwards predict, in order."""
     right = [reward.accuracy or 0.0 for reward in rewards]
     return max(right) > right[-1]
 
 
 def over_denoised_prompts(source: Rollouts) -> list[int]:
     """The indices of the prompts of the data that suffer from over-denoising now. Called by all processes together;
-    each answers its part, as many prompts at a time as a step has completions.
-
-    Raises:
-        TrainingError: there are none.
-    """
+    each answers its part, as many prompts at a time as a step has completions. Raises TrainingError: there are none."""
     count, size, kept = len(source.data.items), source.shape.items_per_step, list[int]()
     for begin in range(0, count, size):
         mine = range(begin, min(begin + size, count))[source.process :: source.shape.processes]
@@ -280,11 +273,8 @@ def choose(rewards: Sequence[Sequence[float]], group: int, count: int, kind: Adv
 def predictions(
     answer: Generation, chosen: Chosen, mask_id: int, scored: Callable[[Sequence[int]], int]
 ) -> tuple[Prediction, ...]:
-    """What the chosen forwards predicted; nothing of a forward that a shorter answer did not take.
-
-    Args:
-        scored: the number of leading tokens of an answer that count.
-    """
+    """What the chosen forwards predicted; nothing of a forward that a shorter answer did not take. ``scored``: the
+    number of leading tokens of an answer that count."""
     recorded, trained = answer.predictions or [], []
     for step, advantage in zip(chosen.steps, chosen.advantages, strict=True):
         if step < len(recorded):

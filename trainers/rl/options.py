@@ -44,11 +44,8 @@ class PublishedRollout:
     fields: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
 
     def resolved(self, spec: ModelSpec, canvas: int, given: Mapping[str, Any], cuts_only: bool) -> dict[str, Any]:
-        """The fields for a canvas, under those that are given.
-
-        Args:
-            cuts_only: whether something else than the family's default strategy decides when tokens are written.
-        """
+        """The fields for a canvas, under those that are given. ``cuts_only``: whether something else than the family's
+        default strategy decides when tokens are written."""
         own = self.fields.get(spec.family, {})
         if cuts_only or given.get("strategy") is not None:
             return {**{name: value for name, value in own.items() if name in CUTS}, **given}

@@ -84,11 +84,8 @@ class PolicyGradient(Algorithm):
 
     @abstractmethod
     def actions(self, completions: Sequence[Completion], iteration: int, shared_key: int) -> Actions:
-        """The actions of completions in an inner iteration.
-
-        Args:
-            shared_key: the key of random numbers that all completions of the rollout share, in all processes.
-        """
+        """The actions of completions in an inner iteration. ``shared_key``: the key of random numbers that all
+        completions of the rollout share, in all processes."""
 
     @property
     def actions_each(self) -> int:

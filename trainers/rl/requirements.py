@@ -38,12 +38,9 @@ UNREPLAYED: Mapping[str, str] = {
 
 
 def check_rollout(method: Algorithm, model: LoadedModel, data: Tokens) -> None:
-    """Check that the model can answer every prompt in the way that the method needs.
-
-    Raises:
-        UsageError: a model without a capability, or whose sampler rewrites tokens; a prompt that is too long.
-        DecodingError: an unknown or invalid decoding field, or one that another setting determines.
-    """
+    """Check that the model can answer every prompt in the way that the method needs. Raises UsageError: a model without
+    a capability, or whose sampler rewrites tokens; a prompt that is too long; DecodingError: an unknown or invalid
+    decoding field, or one that another setting determines."""
     for capability, meaning in method.capabilities.items():
         if not getattr(model.capabilities, capability):
             raise UsageError(

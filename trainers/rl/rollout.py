@@ -51,15 +51,8 @@ from dare_bench.types import Generation, Request, Reward, RewardPrompt
 
 
 class Rollouts(StepSource):
-    """Steps on rollouts (see :class:`dare_bench.trainers.steps.StepSource`).
-
-    Args:
-        data: prompts, with their records for the reward.
-        shape: its items are completions.
-
-    Raises:
-        UsageError: sizes that do not fit together.
-    """
+    """Steps on rollouts (see :class:`dare_bench.trainers.steps.StepSource`). ``data``: prompts, with their records for
+    the reward; ``shape``: its items are completions. Raises UsageError: sizes that do not fit together."""
 
     policy: PolicyInTraining
     """The model that samples, given by :meth:`attach`."""
@@ -318,11 +311,7 @@ class Rollouts(StepSource):
 
     def load(self, folder: Path) -> None:
         """Read the reference's weights, the prompts, and this process's slice of the rollout; the number of processes
-        may be another.
-
-        Raises:
-            TrainingError: a file is damaged.
-        """
+        may be another. Raises TrainingError: a file is damaged."""
         if (sync := self.method.reference_sync) is not None:
             sync.load(folder, step_of(folder))
         self.load_prompts(folder)

@@ -46,12 +46,8 @@ def reward_metrics(rewards: Sequence[Reward], answers: Sequence[Generation]) -> 
 
 
 def group_metrics(value_B: Sequence[float], informative: Sequence[bool]) -> dict[str, tuple[float, float]]:
-    """(sum, count) by name, of groups.
-
-    Args:
-        value_B: rewards of completions that stand group by group; NaN: none.
-        informative: of each group, has a completion an advantage?
-    """
+    """(sum, count) by name, of groups. ``value_B``: rewards of completions that stand group by group; NaN: none;
+    ``informative``: of each group, has a completion an advantage?."""
     group = len(value_B) // len(informative)
     groups = [value_B[i : i + group] for i in range(0, len(value_B), group)]
     scored = [[value for value in values if not math.isnan(value)] for values in groups]
@@ -62,12 +58,8 @@ def group_metrics(value_B: Sequence[float], informative: Sequence[bool]) -> dict
 
 
 def redraw_metrics(redrawn: int, informative: Sequence[bool]) -> dict[str, tuple[float, float]]:
-    """(sum, count) by name, of groups.
-
-    Args:
-        redrawn: groups that were drawn again, each as often as it was.
-        informative: of each group that is trained on.
-    """
+    """(sum, count) by name, of groups. ``redrawn``: groups that were drawn again, each as often as it was;
+    ``informative``: of each group that is trained on."""
     return {"redrawn_groups": (float(redrawn), float(len(informative))), "trained_groups": _sum(informative)}
 
 

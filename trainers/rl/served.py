@@ -37,12 +37,9 @@ FOLDER = "rollout-weights"
 
 
 def check_request(method: Algorithm, spec: ModelSpec) -> None:
-    """Check the engine and the decoding fields of the rollout, before the engine's server is asked for anything.
-
-    Raises:
-        UsageError: as :func:`~dare_bench.training.rollout_engine.engine_class`.
-        DecodingError: a field that the engine never has, or that another setting determines.
-    """
+    """Check the engine and the decoding fields of the rollout, before the engine's server is asked for anything. Raises
+    UsageError: as :func:`~dare_bench.training.rollout_engine.engine_class`; DecodingError: a field that the engine
+    never has, or that another setting determines."""
     kind = engine_class(str(method.options.rollout_engine))
     check_fields(method, spec)
     if "stop" in method.options.rollout:
@@ -58,15 +55,9 @@ def _checked(method: Algorithm, check: Callable[[Mapping[str, Any]], object]) ->
 
 
 def check_engine(method: Algorithm, engine: LoadedModel, spec: ModelSpec, data: Tokens) -> None:
-    """Check that the engine can answer every prompt in the way that the method needs.
-
-    Args:
-        spec: of the model in training.
-
-    Raises:
-        UsageError: the engine serves another kind of model; a prompt is too long.
-        DecodingError: a decoding value that its server cannot honor.
-    """
+    """Check that the engine can answer every prompt in the way that the method needs. ``spec``: of the model in
+    training. Raises UsageError: the engine serves another kind of model; a prompt is too long; DecodingError: a
+    decoding value that its server cannot honor."""
     name, seen = engine.spec.engine, engine.spec
     family = spec.family.partition(".")[0]  # LLaDA2.0 and its successors are served as one
     if (seen.family, seen.attention) != (family, spec.attention):
@@ -88,12 +79,9 @@ class ServedSampler:
         """The step whose weights the engine holds; None: whatever it was started with."""
 
     def generate(self, requests: Sequence[Request]) -> list[Sample]:
-        """Answers in the order of the requests. Called by all processes together.
-
-        Raises:
-            EngineError: in all processes: the engine did not load the weights, stopped answering, answered with other
-                weights, or gave an answer that is not a completion.
-        """
+        """Answers in the order of the requests. Called by all processes together. Raises EngineError: in all processes:
+        the engine did not load the weights, stopped answering, answered with other weights, or gave an answer that is
+        not a completion."""
         with self.weights.phases.measure("rollout"):
             if (step := self.weights.version) != self.loaded:
                 self._load(step)

@@ -145,12 +145,8 @@ def action_weights(
 
 def sampler_logprobs(actions: Actions, completions: Sequence[Completion], completion_A: Tensor) -> Tensor | None:
     """log p of the token of each action in the distribution that the sampler drew it from, float64 [A], in nats; None
-    if the sampler did not record it.
-
-    Args:
-        actions: of drawn tokens: one action for each scored token, in the same order.
-        completion_A: the completion of each action, counted in ``completions``.
-    """
+    if the sampler did not record it. ``actions``: of drawn tokens: one action for each scored token, in the same order;
+    ``completion_A``: the completion of each action, counted in ``completions``."""
     if any(len(c.logprobs) != len(c.tokens) for c in completions):
         return None
     column_A = actions.copies.batch.column_T[actions.copies.at_N].tolist()
@@ -172,11 +168,7 @@ def gap_metrics(learner_A: Tensor, sampler_A: Tensor) -> Metrics:
 def importance(learner_A: Tensor, sampler_A: Tensor, cap: float) -> tuple[Tensor, tuple[float, float]]:
     """Truncated importance weights min(p of the learner / p of the sampler, cap) of drawn tokens, float64 [A], and the
     metric of how many were cut (Ionides, "Truncated Importance Sampling", 2008). TRL weighs the rollouts of other
-    engines so.
-
-    Args:
-        learner_A: log p under the weights that sampled, as the learner computes it.
-    """
+    engines so. ``learner_A``: log p under the weights that sampled, as the learner computes it."""
     ratio_A = (learner_A - sampler_A).clamp(max=MAX_LOG_RATIO).exp()
     return ratio_A.clamp(max=cap), (float((ratio_A > cap).double().sum()), float(len(ratio_A)))
 
@@ -266,11 +258,8 @@ def distilled_positions(completions: Sequence[Completion], advantages: Sequence[
 def targets(at_A: Tensor, token_A: Tensor, advantage_A: Tensor, temperature: float) -> tuple[Tensor, Tensor]:
     """The target of self-distillation at each position of a parent, as the weight of each action and the logarithm of
     its token's probability, float64 [A]: softmax(A / temperature) over the actions of the position with A > 0. The
-    weights of a position sum to 1; both are 0 for other actions.
-
-    Args:
-        at_A: the position of each action, equal for siblings that wrote there.
-    """
+    weights of a position sum to 1; both are 0 for other actions. ``at_A``: the position of each action, equal for
+    siblings that wrote there."""
     positive_A = advantage_A > 0
     _, place_A = at_A.unique(return_inverse=True)
     score_A = torch.where(positive_A, advantage_A / temperature, -torch.inf)

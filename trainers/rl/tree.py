@@ -102,11 +102,8 @@ class Node:
 
 class TreeRollouts(Rollouts):
     """Steps on trees. The records of a rollout are the nodes below the roots, tree by tree and level by level;
-    ``rewards`` are their values, and ``advantage`` is their local advantages.
-
-    Raises:
-        UsageError: sizes that do not fit together.
-    """
+    ``rewards`` are their values, and ``advantage`` is their local advantages. Raises UsageError: sizes that do not fit
+    together."""
 
     def __init__(
         self, method: Algorithm, tree: TreeShape, data: Tokens, shape: StepShape, seed: int, process: int

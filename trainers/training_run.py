@@ -22,7 +22,7 @@ from dare_bench.trainers.policy import PolicyInTraining
 from dare_bench.trainers.steps import StepShape
 from dare_bench.training.processes import data_parallel_size, first_process
 from dare_bench.training.rows import Tokens
-from dare_bench.training.spec import TrainSpec, trackers
+from dare_bench.training.spec import TrainSpec, check_trackers
 
 SETTINGS = (
     "learning_rate", "lr_scheduler_type", "warmup_steps", "weight_decay", "adam_beta1", "adam_beta2", "adam_epsilon",
@@ -43,7 +43,7 @@ def training_arguments(spec: TrainSpec, model: LoadedModel, out: Path) -> Traini
         logging_first_step=True,
         logging_nan_inf_filter=False,  # a loss that is not finite ends the training
         save_strategy="no",  # Loop decides
-        report_to=trackers(spec.report_to),
+        report_to=check_trackers(spec.report_to),
         use_cpu=torch.device(model.spec.device).type == "cpu",
         remove_unused_columns=False,
         dataloader_pin_memory=False,

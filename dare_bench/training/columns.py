@@ -16,6 +16,8 @@ from dare_bench.training.turns import Malformed, column, text
 from dare_bench.types import Message
 
 Columns = Mapping[str, Any]
+Read = Callable[[Columns, str], list[Item]]
+"""Makes items of a row and its place."""
 
 
 @dataclass(frozen=True)
@@ -25,33 +27,30 @@ class RowFormat:
     name: str
     kind: Kind
     required: tuple[str, ...]
-    read: Callable[[Columns, str], list[Item]]
+    read: Read
     source: str
 
 
-def _chat(row: Columns, where: str) -> list[Item]:
-    return _dialogue(turns.messages(column(row, "messages"), "messages"), "messages", where)
-
-
-def _sharegpt(row: Columns, where: str) -> list[Item]:
-    return _dialogue(turns.sharegpt(column(row, "conversations"), "conversations"), "conversations", where)
-
-
-def _dialogue(messages: list[Message], name: str, where: str) -> list[Item]:
+def _dialogue(name: str, read: Callable[[Any, str], list[Message]]) -> Read:
     """An example for each assistant turn, with all turns before it as the prompt (LLaDA, arXiv 2502.09992, B.1)."""
-    turns.check_order(messages, name, last="assistant")
-    answers = [i for i, message in enumerate(messages) if message["role"] == "assistant"]
-    return [
-        Example(
-            tuple(messages[:i]),
-            text(messages[i]["content"], f"{name}[{i}].content"),
-            where if len(answers) == 1 else f"{where} (turn {turn})",
-        )
-        for turn, i in enumerate(answers, 1)
-    ]
+
+    def examples(row: Columns, where: str) -> list[Item]:
+        messages = read(column(row, name), name)
+        turns.check_order(messages, name, last="assistant")
+        answers = [i for i, message in enumerate(messages) if message["role"] == "assistant"]
+        return [
+            Example(
+                tuple(messages[:i]),
+                text(messages[i]["content"], f"{name}[{i}].content"),
+                where if len(answers) == 1 else f"{where} (turn {turn})",
+            )
+            for turn, i in enumerate(answers, 1)
+        ]
+
+    return examples
 
 
-def _prompt_and(name: str) -> Callable[[Columns, str], list[Item]]:
+def _prompt_and(name: str) -> Read:
     def read(row: Columns, where: str) -> list[Item]:
         prompt, (answer,) = turns.prompt_and_answers(row, "prompt", (name,))
         return [Example(prompt, answer, where)]
@@ -59,28 +58,22 @@ def _prompt_and(name: str) -> Callable[[Columns, str], list[Item]]:
     return read
 
 
-def _question_and_answer(question: Any, answer: Any, names: tuple[str, str], where: str) -> list[Item]:
-    return [Example((turns.user(text(question, names[0])),), text(answer, names[1]), where)]
-
-
 def _alpaca(row: Columns, where: str) -> list[Item]:
     instruction = text(column(row, "instruction"), "instruction")
     if row.get("input") not in (None, ""):
         instruction += "\n" + text(row["input"], "input")
-    return _question_and_answer(instruction, column(row, "output"), ("instruction", "output"), where)
+    return [Example((turns.user(instruction),), text(column(row, "output"), "output"), where)]
 
 
-def _question(row: Columns, where: str) -> list[Item]:
-    return _question_and_answer(column(row, "question"), column(row, "answer"), ("question", "answer"), where)
+def _question(question: str, answer: str) -> Read:
+    def read(row: Columns, where: str) -> list[Item]:
+        asked, answered = (text(column(row, name), name) for name in (question, answer))
+        return [Example((turns.user(asked),), answered, where)]
+
+    return read
 
 
-def _dare_sft(row: Columns, where: str) -> list[Item]:
-    extra = turns.fields(row, "extra_info")
-    names = ("extra_info.question", "extra_info.answer")
-    return _question_and_answer(column(extra, "question", names[0]), column(extra, "answer", names[1]), names, where)
-
-
-def _preference(prompt_name: str | None) -> Callable[[Columns, str], list[Item]]:
+def _preference(prompt_name: str | None) -> Read:
     def read(row: Columns, where: str) -> list[Item]:
         if column(row, "chosen") == column(row, "rejected"):
             raise Malformed(f"chosen and rejected are the same ({brief(row['chosen'])}); expected different answers")
@@ -92,16 +85,17 @@ def _preference(prompt_name: str | None) -> Callable[[Columns, str], list[Item]]
     return read
 
 
-_TRL = "TRL, prompt-completion"
+_CHAT, _SHAREGPT = _dialogue("messages", turns.messages), _dialogue("conversations", turns.sharegpt)
+_TRL, _DARE = "TRL, prompt-completion", ("extra_info.question", "extra_info.answer")
 ROW_FORMATS: tuple[RowFormat, ...] = (
-    RowFormat("chat", "examples", ("messages",), _chat, "OpenAI fine-tuning; TRL, conversational"),
-    RowFormat("ShareGPT", "examples", ("conversations",), _sharegpt, "FastChat, LLaMA-Factory"),
+    RowFormat("chat", "examples", ("messages",), _CHAT, "OpenAI fine-tuning; TRL, conversational"),
+    RowFormat("ShareGPT", "examples", ("conversations",), _SHAREGPT, "FastChat, LLaMA-Factory"),
     RowFormat("prompt and completion", "examples", ("prompt", "completion"), _prompt_and("completion"), _TRL),
     RowFormat("prompt and response", "examples", ("prompt", "response"), _prompt_and("response"), "verl"),
     RowFormat("prompt and answer", "examples", ("prompt", "answer"), _prompt_and("answer"), "our own tasks"),
     RowFormat("instruction", "examples", ("instruction", "output"), _alpaca, "Stanford Alpaca"),
-    RowFormat("question and answer", "examples", ("question", "answer"), _question, "GSM8K"),
-    RowFormat("DARE SFT", "examples", ("extra_info.question", "extra_info.answer"), _dare_sft, "DARE, dLLMSFTDataset"),
+    RowFormat("question and answer", "examples", ("question", "answer"), _question("question", "answer"), "GSM8K"),
+    RowFormat("DARE SFT", "examples", _DARE, _question(*_DARE), "DARE, dLLMSFTDataset"),
     RowFormat(
         "preference", "pairs", ("prompt", "chosen", "rejected"), _preference("prompt"), "TRL, DARE, UltraFeedback"
     ),

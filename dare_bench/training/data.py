@@ -9,8 +9,8 @@ from typing import Any
 
 from dare_bench.errors import DataError, UsageError
 from dare_bench.registry import registry
-from dare_bench.training.columns import KEEP, RowFormat, format_of
-from dare_bench.training.files import FileRow, RowTable, open_file
+from dare_bench.training.columns import KEEP, format_of
+from dare_bench.training.files import RowTable, open_file
 from dare_bench.training.methods import readers
 from dare_bench.training.rows import Data, Example, Item, Kind, PreferencePair, digest
 from dare_bench.training.sources import find_files, open_hub
@@ -78,7 +78,9 @@ def _read(tables: Iterator[RowTable], kind: Kind, limit: int | None, any_prompt:
         for row in islice(table.rows, None if limit is None else limit - count):
             count += 1
             try:
-                yield from _items(row, row_format)
+                if row.value is None or row_format is None:  # without columns: the first readable row has none
+                    raise Malformed(row.problem or "an object without columns")
+                yield from row_format.read(row.value, row.where)
             except Malformed as error:
                 malformed.append(f"{row.where}: {error}")
         if count == limit:
@@ -87,14 +89,6 @@ def _read(tables: Iterator[RowTable], kind: Kind, limit: int | None, any_prompt:
         more = f"; and {len(malformed) - MAX_LISTED} more" if len(malformed) > MAX_LISTED else ""
         listed = "; ".join(malformed[:MAX_LISTED])
         raise DataError(f"{listed}{more} ({len(malformed)} of {count} rows malformed; fix or remove them)")
-
-
-def _items(row: FileRow, row_format: RowFormat | None) -> list[Item]:
-    if row.value is None:
-        raise Malformed(row.problem)
-    if row_format is None:  # the first readable row has no columns
-        raise Malformed("an object without columns")
-    return row_format.read(row.value, row.where)
 
 
 def _from_task(spec: TrainSpec, kind: Kind) -> Data:

@@ -82,9 +82,6 @@ def _names(value: dict[str, Any], prefix: str = "") -> Iterator[str]:
 # -- JSON ------------------------------------------------------------------------------------------------------------
 
 
-_DECODER = json.JSONDecoder(object_pairs_hook=unique_object)
-
-
 def _json_rows(file: Path) -> Iterator[FileRow]:
     """The objects of a file of JSON lines or of one JSON array, each with its line number."""
     number = 0
@@ -135,34 +132,14 @@ def _problem(error: ValueError | RecursionError) -> str:
 
 
 def _array_rows(name: str, raw: bytes) -> Iterator[FileRow]:
-    """The objects of one JSON array, up to the first syntax error."""
-    at, line, seen = 0, 1, 0
+    """The objects of one JSON array, by their number."""
     try:
-        text = raw.decode()
-        at = text.index("[") + 1
-        while True:
-            at = _skip_space(text, at)
-            line, seen = line + text.count("\n", seen, at), at
-            if text[at : at + 1] == "]":
-                if text[at + 1 :].strip():
-                    yield FileRow(f"{name}:{line}", None, "text after the end of the array")
-                return
-            value, at = _DECODER.raw_decode(text, at)
-            yield checked_row(f"{name}:{line}", value)
-            at = _skip_space(text, at)
-            if text[at : at + 1] not in (",", "]"):
-                raise json.JSONDecodeError("Expecting ',' or ']'", text, at)
-            at += text[at] == ","
-    except UnicodeDecodeError as error:
-        yield FileRow(f"{name}:{1 + raw.count(10, 0, error.start)}", None, _problem(error))
+        rows = json.loads(raw.decode(), object_pairs_hook=unique_object)
+        check_nesting(rows)
     except (ValueError, RecursionError) as error:
-        yield FileRow(f"{name}:{line}", None, _problem(error))
-
-
-def _skip_space(text: str, at: int) -> int:
-    while text[at : at + 1].isspace():
-        at += 1
-    return at
+        yield FileRow(f"{name}:{getattr(error, 'lineno', 1)}", None, _problem(error))
+        return
+    yield from (checked_row(f"{name}:row {number}", row) for number, row in enumerate(rows, 1))
 
 
 # -- CSV ---------------------------------------------------------------------------------------------------------------

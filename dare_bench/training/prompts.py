@@ -26,8 +26,8 @@ CODE_FIELDS = ("entry_point", "test_list", "test_imports", "test_setup_code", "c
 def dare_rl(row: Columns, where: str) -> list[Item]:
     """DARE's and verl's RL parquet. The reward is ``data_source`` if there is one of that name, else
     ``extra_info.task``: in DARE's files the task of countdown and sudoku is ``math``, like that of GSM8K."""
-    extra = turns.fields(row, "extra_info") if row.get("extra_info") is not None else {}
-    truth = column(turns.fields(row, "reward_model"), "ground_truth", "reward_model.ground_truth")
+    extra = turns.fields(row["extra_info"], "extra_info") if row.get("extra_info") is not None else {}
+    truth = column(row, "reward_model.ground_truth")
     if isinstance(truth, list | dict):
         truth = json.dumps(truth, ensure_ascii=False)
     elif isinstance(truth, int | float) and not isinstance(truth, bool):

@@ -74,11 +74,9 @@ def call_reward(
 
 def check_signature(name: str, function: RewardFunction, prompts: Sequence[RewardPrompt]) -> None:
     """Raise UsageError for a function that cannot be called with these prompts."""
-    try:
-        signature = inspect.signature(function)
-    except (TypeError, ValueError):  # of some functions in C it is not known
-        return
     columns = _columns(prompts)
+    if (signature := _signature(function)) is None:
+        return
     try:
         signature.bind(**_chosen(signature, columns)) if _is_trl(signature) else signature.bind(None, None, None)
     except TypeError as error:
@@ -88,23 +86,28 @@ def check_signature(name: str, function: RewardFunction, prompts: Sequence[Rewar
         ) from None
 
 
+def _signature(function: RewardFunction) -> inspect.Signature | None:
+    """None of some functions in C."""
+    try:
+        return inspect.signature(function)
+    except (TypeError, ValueError):
+        return None
+
+
 # -- what it is given --------------------------------------------------------------------------------------------------
 
 
 def _returned(
     function: RewardFunction, prompts: Sequence[RewardPrompt], texts: Sequence[str], options: Mapping[str, Any]
 ) -> Any:
-    try:
-        signature = inspect.signature(function)
-    except (TypeError, ValueError):
-        return function(prompts, texts, options)
-    if not _is_trl(signature):
+    if (signature := _signature(function)) is None or not _is_trl(signature):
         return function(prompts, texts, options)
     answers = [
         text if isinstance(prompt.prompt, str) else [{"role": "assistant", "content": text}]
         for prompt, text in zip(prompts, texts, strict=True)
     ]
-    given = {**_columns(prompts), "prompts": [_as_list(prompt.prompt) for prompt in prompts], "completions": answers}
+    questions = [p.prompt if isinstance(p.prompt, str) else list(p.prompt) for p in prompts]
+    given = {**_columns(prompts), "prompts": questions, "completions": answers}
     return function(**_chosen(signature, given))
 
 
@@ -125,10 +128,6 @@ def _chosen(signature: inspect.Signature, given: Mapping[str, Any]) -> dict[str,
     if any(parameter.kind is inspect.Parameter.VAR_KEYWORD for parameter in parameters):
         return dict(given)
     return {p.name: given[p.name] for p in parameters if p.kind in _NAMED and p.name in given}
-
-
-def _as_list(prompt: Any) -> Any:
-    return prompt if isinstance(prompt, str) else list(prompt)
 
 
 # -- what it returns ---------------------------------------------------------------------------------------------------

@@ -26,7 +26,7 @@ from dare_bench.training.rewards import NO_FUNCTIONS, Functions
 from dare_bench.training.rollout_engine import open_rollout_engine
 from dare_bench.training.rows import Tokens
 from dare_bench.training.services import TrainingServices, checked, evaluations, open_model, opening
-from dare_bench.training.spec import BEST, DEFAULTS, TrainSpec, refuse_trackers, train_spec
+from dare_bench.training.spec import BEST, DEFAULTS, TrainSpec, check_trackers, train_spec
 from dare_bench.training.tokens import tokenize
 
 log = logging.getLogger("dare_bench")
@@ -66,7 +66,8 @@ class OpenTraining:
         """Make the adapter that is trained, if one is."""
         spec, loaded = self.spec, self.model.loaded
         if spec.adapter:
-            _thaw(loaded.network)
+            for name, weight in loaded.network.named_parameters():
+                weight.requires_grad_("lora_" in name)
         elif spec.peft:
             loaded.add_adapter(AdapterSettings(*spec.lora, spec.seed))
 
@@ -102,7 +103,7 @@ def refuse_early(spec: TrainSpec, memory: RowTable | None = None) -> None:
     the data, names of tasks, an output folder with something else. Raises as :func:`~dare_bench.training.run.train`."""
     entry = registry().get("trainer", spec.method)
     loading.refuse_unknown_opening({**opening(spec), **spec.model_args})
-    refuse_trackers(spec.report_to)
+    check_trackers(spec.report_to)
     options: dict[str, Any] = {}
     if "options" in entry.about:
         valid = valid_options(spec.method, options_of(entry), spec.options)
@@ -180,19 +181,9 @@ def _rewards(method: Any, functions: Functions) -> dict[str, Any]:
     return {**({"reward_weights": dict(weights)} if weights else {}), **(named if functions else {})}
 
 
-def _thaw(network: Any) -> None:
-    for name, weight in network.named_parameters():
-        weight.requires_grad_("lora_" in name)
-
-
 _CONTENT = {"base_content": "the starting checkpoint", "base_adapter": "the starting adapter", "data_hash": "the data",
             "reference_content": "the reference"}  # fmt: skip
 """Recorded hashes, and of what they are."""
-
-
-def _unevaluated(fields: Mapping[str, Any]) -> dict[str, Any]:
-    """The settings of a training without those of its evaluations."""
-    return {name: value for name, value in fields.items() if name not in ("eval", "eval_every", *BEST)}
 
 
 def replay(out: Path, step: int, model: str | None = None) -> tuple[Any, Callable[[int], str]]:
@@ -219,7 +210,8 @@ def replay(out: Path, step: int, model: str | None = None) -> tuple[Any, Callabl
     alone = {"report_to": (), "fsdp": False, "sequence_parallel_size": 1, "output_path": str(out)}
     if (steps := folder.steps(record)) is not None and not 1 <= step <= steps:
         raise UsageError(f"step {step}: the training in {out} has the steps 1 to {steps}")
-    spec = train_spec(**{**_unevaluated(fields), **alone, **({"model": model} if model else {})})
+    fields = {name: value for name, value in fields.items() if name not in ("eval", "eval_every", *BEST)}
+    spec = train_spec(**{**fields, **alone, **({"model": model} if model else {})})
     entry = registry().get("trainer", spec.method)
     if not (entry.about["reads"] == "prompts" if "reads" in entry.about else hasattr(entry.load(), "replay")):
         raise UsageError(

@@ -283,23 +283,10 @@ def train_spec(**fields: Any) -> TrainSpec:
         raise UsageError(one_line(error, "the training")) from error
 
 
-def trackers(requested: Sequence[str]) -> list[str]:
-    """The requested trackers that are installed; TensorBoard, the default, is left out where it is not. Raises
-    UsageError: one that transformers does not know, or that is not installed."""
-    from transformers.integrations import get_available_reporting_integrations  # slow to import
-
-    installed = get_available_reporting_integrations()
-    check_trackers(requested, installed)
-    return [name for name in requested if name in installed]
-
-
-def refuse_trackers(requested: Sequence[str]) -> None:
-    """Refuse as :func:`trackers`, without transformers."""
-    check_trackers(requested, [name for name, package in TRACKERS.items() if find_spec(package) is not None])
-
-
-def check_trackers(requested: Sequence[str], installed: Sequence[str]) -> None:
-    """Raise UsageError for an unknown tracker, and for one that is neither installed nor the default."""
+def check_trackers(requested: Sequence[str]) -> list[str]:
+    """The requested trackers that are installed; raises UsageError for an unknown one, and for one that is neither
+    installed nor the default."""
+    installed = [name for name, package in TRACKERS.items() if find_spec(package) is not None]
     default = TrainSpec.model_fields["report_to"].default
     for name in requested:
         if name not in TRACKERS and name != "none":
@@ -309,3 +296,4 @@ def check_trackers(requested: Sequence[str], installed: Sequence[str]) -> None:
                 f"report_to={','.join(requested)}: {name} is not installed; pip install {name}, or leave it out "
                 f"(installed: {', '.join(sorted(installed)) or 'none'})"
             )
+    return [name for name in requested if name in installed]

@@ -109,7 +109,8 @@ class _Encoder:
             answers = (row.chosen, row.rejected)
         if not answers:
             return (TokenRow(prompt, (), row.where, key),)
-        end = self.end if _is_chat(row.prompt) and self.model.tokenizer is not None else ()
+        is_chat = len(row.prompt) > 0 and isinstance(row.prompt[0], Mapping)
+        end = self.end if is_chat and self.model.tokenizer is not None else ()
         return tuple(
             TokenRow(prompt, (*self._ids(answer, row.where), *end), row.where, seeds.key(key, side) if side else key)
             for side, answer in enumerate(answers)
@@ -126,10 +127,6 @@ class _Encoder:
                 "predict; remove it"
             )
         return ids
-
-
-def _is_chat(prompt: Prompt) -> bool:
-    return not isinstance(prompt, str) and len(prompt) > 0 and isinstance(prompt[0], Mapping)
 
 
 def turn_end(tokenizer: Any, added: Sequence[int]) -> tuple[int, ...]:

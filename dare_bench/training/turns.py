@@ -21,18 +21,23 @@ class Malformed(ValueError):
     """An invalid row; the message has the value seen and the value expected."""
 
 
-def column(row: Mapping[str, Any], name: str, shown_as: str | None = None) -> Any:
-    """A column's value; raises Malformed where the row lacks it or holds null."""
-    if name not in row:
-        raise Malformed(f"no {shown_as or name!r}; expected it, as in the file's first row (it has {brief(list(row))})")
-    if row[name] is None:
-        raise Malformed(f"{shown_as or name} is null; expected a value")
-    return row[name]
+def column(row: Mapping[str, Any], name: str) -> Any:
+    """The value of a column, or that of a column's field (``column.field``); raises Malformed where the row lacks it or
+    holds null."""
+    value: Any = row
+    seen = ""
+    for part in name.split("."):
+        value = fields(value, seen) if seen else value
+        seen, shown = (f"{seen}.{part}", f"{seen}.{part}") if seen else (part, repr(part))
+        if part not in value:
+            raise Malformed(f"no {shown}; expected it, as in the file's first row (it has {brief(list(value))})")
+        if (value := value[part]) is None:
+            raise Malformed(f"{seen} is null; expected a value")
+    return value
 
 
-def fields(row: Mapping[str, Any], name: str) -> Mapping[str, Any]:
-    """A column that holds an object of fields; raises Malformed."""
-    value = column(row, name)
+def fields(value: Any, name: str) -> Mapping[str, Any]:
+    """``value``, the column ``name``, as an object of fields; raises Malformed."""
     if not isinstance(value, dict):
         raise Malformed(f"{name} is {brief(value)}; expected an object of fields")
     return value

@@ -187,7 +187,7 @@ def test_json_arrays_gzip_and_blank_lines_are_the_same_rows(tmp_path):
     )
     for name in ("a.json", "b.jsonl.gz", "c.jsonl"):
         assert read(tmp_path / name).hash == plain.hash, name
-    assert read(tmp_path / "a.json").rows[2].where == f"{tmp_path / 'a.json'}:10"
+    assert read(tmp_path / "a.json").rows[2].where == f"{tmp_path / 'a.json'}:row 3"
     assert read(tmp_path / "c.jsonl").rows[0].where.endswith("c.jsonl:2")
 
 
@@ -215,7 +215,7 @@ def test_damaged_and_empty_files(tmp_path):
     with pytest.raises(DataError, match=r"array\.json:3: not valid JSON"):
         read(tmp_path / "array.json")
     (tmp_path / "array.json").write_text('[{"prompt": "p", "answer": "a"}] {}')
-    with pytest.raises(DataError, match=r"array\.json:1: text after"):
+    with pytest.raises(DataError, match=r"array\.json:1: not valid JSON \(Extra data"):
         read(tmp_path / "array.json")
     (tmp_path / "object.jsonl").write_text("{}\n")
     with pytest.raises(DataError, match=r"object\.jsonl:1: an object without columns"):

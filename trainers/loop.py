@@ -10,7 +10,6 @@ The same command resumes from the last complete checkpoint (see ``checkpoints.py
 from __future__ import annotations
 
 import contextlib
-import logging
 import math
 import random
 from collections.abc import Iterator, Mapping
@@ -31,6 +30,7 @@ from torch.utils.data import DataLoader
 from transformers import PrinterCallback, Trainer, TrainerCallback, TrainerState, TrainingArguments
 
 from dare_bench.diffusion.sequence_parallel import sequence_group
+from dare_bench.log import log
 from dare_bench.protocols import LoadedModel, Services
 from dare_bench.trainers.best import Best, Validation, agreed
 from dare_bench.trainers.checkpoints import (
@@ -55,8 +55,6 @@ from dare_bench.trainers.reference_policy import open_reference_policy
 from dare_bench.trainers.steps import Step, StepShape, StepSource
 from dare_bench.training.processes import first_process
 from dare_bench.training.spec import TrainSpec
-
-log = logging.getLogger("dare_bench")
 
 
 class Loop(Trainer):

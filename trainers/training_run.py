@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import logging
 import os
 from collections.abc import Iterator
 from pathlib import Path
@@ -12,6 +11,7 @@ import torch
 from transformers import TrainingArguments
 
 from dare_bench.errors import TrainingError, UsageError
+from dare_bench.log import log
 from dare_bench.protocols import LoadedModel, Services
 from dare_bench.trainers.best import Validation
 from dare_bench.trainers.checkpoints import checkpoints
@@ -67,9 +67,6 @@ def tensorboard_folder(folder: Path) -> Iterator[None]:
     finally:
         if before is None:
             del os.environ["TENSORBOARD_LOGGING_DIR"]
-
-
-log = logging.getLogger("dare_bench")
 
 
 def run(objective: Objective, spec: TrainSpec, model: LoadedModel, data: Tokens, out: Path, services: Services) -> Path:

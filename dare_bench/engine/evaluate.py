@@ -6,7 +6,6 @@ documents of a run with more become a run beside it.
 
 from __future__ import annotations
 
-import logging
 import os
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -27,11 +26,10 @@ from dare_bench.engine.sharding import check_workers
 from dare_bench.engine.stopping import is_settled
 from dare_bench.errors import DataError, UsageError
 from dare_bench.keywords import RunKeywords
+from dare_bench.log import log
 from dare_bench.model import Model
 from dare_bench.protocols import LoadedModel
 from dare_bench.runs.reader import Run
-
-log = logging.getLogger("dare_bench")
 
 
 def evaluate(

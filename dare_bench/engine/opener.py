@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import logging
 from pathlib import Path
 from typing import Any
 
@@ -13,12 +12,11 @@ from dare_bench.engine import identity as ident
 from dare_bench.engine.soundness import refuse_unsound
 from dare_bench.errors import UsageError
 from dare_bench.loading import ENGINE, base_and_adapter, is_adapter, is_remote, load, locate, refuse_unknown_opening
+from dare_bench.log import log
 from dare_bench.model import Model
 from dare_bench.protocols import LoadedModel
 from dare_bench.reading import existing
 from dare_bench.types import CheckpointSettings
-
-log = logging.getLogger("dare_bench")
 
 _IN_MODEL = {"attention": "attention_backend", "compile": "compiled"}
 """Those that have another name in a ``ModelSpec``."""

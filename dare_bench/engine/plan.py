@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -10,8 +9,7 @@ from typing import Any
 from dare_bench import recipes, suites
 from dare_bench.errors import UsageError
 from dare_bench.loading import is_remote
-
-log = logging.getLogger("dare_bench")
+from dare_bench.log import log
 
 
 @dataclass(frozen=True)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
-import logging
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -19,6 +18,7 @@ from dare_bench.engine.environment import current_environment, environment_of, p
 from dare_bench.engine.journal import Journal
 from dare_bench.engine.meters import Meter, decoded_tokens, last_costs, raw_tokens
 from dare_bench.errors import RunError, UnknownNameError
+from dare_bench.log import log
 from dare_bench.program import installed
 from dare_bench.protocols import HarnessResult
 from dare_bench.runs import schema
@@ -26,8 +26,6 @@ from dare_bench.runs.reader import Run
 from dare_bench.runs.run_files import samples_name, traces_name, write_results, write_samples, write_traces
 from dare_bench.runs.scores import weakest
 from dare_bench.types import Generation, Request
-
-log = logging.getLogger("dare_bench")
 
 
 @dataclass

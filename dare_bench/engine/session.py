@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass, replace
@@ -25,6 +24,7 @@ from dare_bench.engine.sharding import remote_workers, uses_workers
 from dare_bench.engine.stopping import StoppingRun, refuse_unstoppable
 from dare_bench.errors import UsageError
 from dare_bench.loading import locate
+from dare_bench.log import log
 from dare_bench.protocols import LoadedModel, TaskSource
 from dare_bench.runs import lineage
 from dare_bench.runs.field_types import MAX_TASKS
@@ -34,8 +34,6 @@ from dare_bench.runs.schema import UNSAFE_ALLOWED
 from dare_bench.runs.writer import ensure_folder
 from dare_bench.seen_lengths import unseen_length
 from dare_bench.types import Decoding, Request
-
-log = logging.getLogger("dare_bench")
 
 
 def request_preparer(model: LoadedModel, spec: RunSpec) -> Prepare:

@@ -8,7 +8,6 @@ alone, so batch size, workers and interruptions do not change which documents a 
 
 from __future__ import annotations
 
-import logging
 import math
 from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
 from typing import Any
@@ -18,11 +17,10 @@ from dare_bench.analysis.intervals import confidence_intervals
 from dare_bench.config import RunSpec
 from dare_bench.engine.scope import Scope
 from dare_bench.errors import UsageError
+from dare_bench.log import log
 from dare_bench.protocols import Answer, HarnessResult, TaskSource
 from dare_bench.runs.schema import CI, Block
 from dare_bench.types import Request
-
-log = logging.getLogger("dare_bench")
 
 ROUND = 50
 """Documents of a round; one that begins after many documents has a tenth of their number."""

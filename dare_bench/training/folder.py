@@ -6,7 +6,6 @@ The same settings resume. More steps extend a training whose learning rate does 
 from __future__ import annotations
 
 import json
-import logging
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from types import MappingProxyType
@@ -16,12 +15,11 @@ from pydantic import AliasChoices, BaseModel, ConfigDict, Field, ValidationError
 
 from dare_bench.config import one_line
 from dare_bench.errors import RENAMED, TrainingError, UsageError
+from dare_bench.log import log
 from dare_bench.reading import existing, read_json
 from dare_bench.runs import lineage
 from dare_bench.runs.writer import atomic_write_json, ensure_folder, refuse_other_files
 from dare_bench.training.spec import MAX_EPOCHS, MAX_STEPS, optimizer_steps
-
-log = logging.getLogger("dare_bench")
 
 FILE = "train.json"
 WEIGHTS = "weights (*.safetensors)"

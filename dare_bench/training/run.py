@@ -6,7 +6,6 @@ The same call resumes: training continues from the last complete checkpoint, fin
 from __future__ import annotations
 
 import contextlib
-import logging
 import os
 import time
 from dataclasses import dataclass
@@ -14,6 +13,7 @@ from pathlib import Path
 from typing import Any, Unpack, cast
 
 from dare_bench.keywords import TrainKeywords
+from dare_bench.log import log
 from dare_bench.reading import existing
 from dare_bench.registry import registry
 from dare_bench.runs.reader import Run
@@ -27,8 +27,6 @@ from dare_bench.training.setup import combined, open_training, refuse_early, set
 from dare_bench.training.sources import open_memory
 from dare_bench.training.spec import TrainSpec
 from dare_bench.training.tokens import histogram
-
-log = logging.getLogger("dare_bench")
 
 
 @dataclass(frozen=True)

@@ -4,7 +4,6 @@ evaluations are checked once the model is open and before data is read."""
 from __future__ import annotations
 
 import contextlib
-import logging
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -17,6 +16,7 @@ from dare_bench.engine.opener import open_checkpoint
 from dare_bench.engine.plan import plan
 from dare_bench.errors import DataError, RunError, UsageError, unknown
 from dare_bench.loading import locate
+from dare_bench.log import log
 from dare_bench.protocols import LoadedModel, TaskSource
 from dare_bench.run_fields import run_fields
 from dare_bench.runs import lineage
@@ -80,9 +80,6 @@ def evaluation_fields(spec: TrainSpec, model: dict[str, Any]) -> dict[str, Any]:
 def opening(spec: TrainSpec) -> dict[str, Any]:
     """The settings with which a training opens checkpoints, besides those in ``model_args``."""
     return {name: getattr(spec, name) for name in CheckpointSettings.model_fields if name in TrainSpec.model_fields}
-
-
-log = logging.getLogger("dare_bench")
 
 
 class TrainingServices:

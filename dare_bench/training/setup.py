@@ -3,7 +3,6 @@ replay one of its steps."""
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -13,6 +12,7 @@ from dare_bench import fingerprint, loading
 from dare_bench.engine.hints import refuse_unknown_fields
 from dare_bench.errors import TrainingError, UsageError
 from dare_bench.loading import base_and_adapter, locate, refuse_untrainable
+from dare_bench.log import log
 from dare_bench.protocols import AdapterSettings
 from dare_bench.registry import registry
 from dare_bench.run_fields import run_fields
@@ -28,8 +28,6 @@ from dare_bench.training.rows import Tokens
 from dare_bench.training.services import TrainingServices, checked, evaluations, open_model, opening
 from dare_bench.training.spec import BEST, DEFAULTS, TrainSpec, check_trackers, train_spec
 from dare_bench.training.tokens import tokenize
-
-log = logging.getLogger("dare_bench")
 
 _NOT_IDENTITY = frozenset(
     {

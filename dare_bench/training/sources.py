@@ -5,7 +5,6 @@ from __future__ import annotations
 import glob
 import hashlib
 import json
-import logging
 import os
 import re
 import sys
@@ -17,6 +16,7 @@ from dare_bench.errors import DataError, UsageError, brief
 from dare_bench.harness.common.by_name import by_name
 from dare_bench.harness.common.local_data import ENVIRONMENT, MANIFEST, LocalData
 from dare_bench.hub import why_offline
+from dare_bench.log import log
 from dare_bench.reading import existing
 from dare_bench.training.files import (
     SUFFIXES,
@@ -28,8 +28,6 @@ from dare_bench.training.files import (
     reason,
     schema_names,
 )
-
-log = logging.getLogger("dare_bench")
 
 SPLITS = ("train", "test", "validation", "valid", "val", "dev", "eval")
 HUB_ID = re.compile(r"[A-Za-z0-9][\w.-]*(/[\w.-]+)?(:[\w.-]+)?")

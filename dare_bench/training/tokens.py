@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -11,6 +10,7 @@ from typing import Any
 
 from dare_bench import chat, seeds
 from dare_bench.errors import DareError, DataError, UsageError
+from dare_bench.log import log
 from dare_bench.protocols import LoadedModel
 from dare_bench.training.files import reason
 from dare_bench.training.processes import first_process
@@ -18,7 +18,6 @@ from dare_bench.training.rows import Data, Example, Item, PreferencePair, TokenR
 from dare_bench.training.spec import TrainSpec
 from dare_bench.types import Prompt, RewardPrompt
 
-log = logging.getLogger("dare_bench")
 EOS = 1
 """Tokens after an answer that count toward the length of a row."""
 

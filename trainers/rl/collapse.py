@@ -9,7 +9,6 @@ counts.
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from statistics import mean
@@ -17,11 +16,10 @@ from typing import Any
 
 from transformers import TrainerCallback
 
+from dare_bench.log import log
 from dare_bench.trainers.rl.algorithm import Algorithm
 from dare_bench.training.processes import first_process
 from dare_bench.training.spec import TrainSpec
-
-log = logging.getLogger("dare_bench")
 
 WINDOW = 24
 """Logged steps in a window."""

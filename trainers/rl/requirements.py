@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Mapping
 
 from dare_bench.errors import DecodingError, UsageError
+from dare_bench.log import log
 from dare_bench.protocols import LoadedModel
 from dare_bench.trainers.rl.algorithm import Algorithm
 from dare_bench.trainers.rl.options import RatioOptions
@@ -13,8 +13,6 @@ from dare_bench.training.processes import first_process
 from dare_bench.training.rows import Tokens
 from dare_bench.training.tokens import EOS
 from dare_bench.types import Decoding, ModelSpec
-
-log = logging.getLogger("dare_bench")
 
 OWN_FIELDS: Mapping[str, str] = {
     "gen_length": "--max-completion-length",

@@ -1,11 +1,6 @@
-"""Training methods (supervised, preference, and reinforcement learning in ``rl``), as plugins: how to train.
-
-``dare_bench.training`` is what to train on.
-
-A method is an :class:`~dare_bench.trainers.objective.Objective` (a source of steps, and their loss) with a name and
-options; one loop trains them all. ``noised.py`` is the base of methods on noised rows of the data, and
-``rl/policy_gradient.py`` that of methods on sampled completions.
-"""
+"""Training methods, as plugins: supervised, preference, and reinforcement learning in ``rl``; one loop trains them all.
+``noised.py`` is the base of methods on noised rows of the data, ``rl/policy_gradient.py`` of those on sampled
+completions."""
 
 from __future__ import annotations
 

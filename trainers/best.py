@@ -1,8 +1,5 @@
-"""The validation loss of a training, its best checkpoint by a metric of its evaluations, and when to stop.
-
-The latter two follow from the log alone, so that a resume needs no further state; patience and threshold are those of
-``transformers.EarlyStoppingCallback``.
-"""
+"""The validation loss of a training, its best checkpoint by a metric of its evaluations, and when to stop. The latter
+two follow from the log alone, with the patience and threshold of ``transformers.EarlyStoppingCallback``."""
 
 from __future__ import annotations
 
@@ -30,8 +27,8 @@ SEED = key("validation") % 2**32
 
 
 class Validation:
-    """The validation loss of an objective: the mean over batches as large as an optimizer step, of which the last is
-    filled up with rows of a second pass. Its forwards are not counted as those of the training."""
+    """The validation loss of an objective: the mean over batches as large as an optimizer step, the last filled up with
+    rows of a second pass. Its forwards are not counted."""
 
     def __init__(self, objective: Objective, data: Tokens, shape: StepShape, process: int, forwards: Forwards) -> None:
         self.objective, self.processes = objective, shape.processes

@@ -1,8 +1,5 @@
-"""Checkpoints of a training: their folders, and errors that name one that is damaged or cannot be written.
-
-A checkpoint is complete when it contains ``lineage.json``, which is written last; incomplete folders are removed.
-transformers silently continues without the optimizer's state, which would be another training.
-"""
+"""Checkpoints of a training: complete with ``lineage.json``, which is written last. transformers silently continues
+without the optimizer's state; here, what is missing, damaged or cannot be written is an error that names it."""
 
 from __future__ import annotations
 

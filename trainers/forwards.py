@@ -1,11 +1,7 @@
-"""The forwards of an optimizer step: how its copies are divided into them, the token losses that each computes, and
-the weight of each token loss in the loss of the step (see ``objective.py``).
+"""The forwards of an optimizer step: its division into them, the token losses that each computes, and the weight of
+each in the loss of the step, settled for the whole step. Neither loss nor gradient depends on the division.
 
-Neither the loss nor its gradient depends on the division: weights are settled for all scored tokens of the step, before
-its forwards or with the values that they compute themselves.
-
-Shape letters: N scored tokens of a step, M those of a forward.
-"""
+Shape letters: N scored tokens of a step, M those of a forward."""
 
 from __future__ import annotations
 
@@ -94,13 +90,9 @@ class Forwards:
 
 
 def divide(copies: MaskedCopies, count: int) -> list[tuple[MaskedCopies, Tensor]]:
-    """Divide copies into ``count`` forwards of similar size; one without any copy has a single token to read, and
-    nothing to score (under FSDP and DDP all processes take part in every forward).
-
-    Returns:
-        Of each, its copies sorted by length, longest first (adjacent rows of equal length attend as one dense batch),
-        and the indices of its scored tokens, int64.
-    """
+    """Divide copies into ``count`` forwards of similar size; one without any copy has a single token to read and
+    nothing to score, since under FSDP and DDP all processes take part. Returns, of each, its copies sorted by length,
+    longest first (rows of equal length attend as one batch), and the indices of its scored tokens, int64."""
     lengths = copies.batch.lengths
     parts = [sorted(part, key=lambda r: -lengths[r]) for part in balanced_parts(lengths, count)]
     return [copies.take(part) if part else (_nothing(), torch.zeros(0, dtype=torch.long)) for part in parts]

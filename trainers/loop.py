@@ -1,11 +1,8 @@
-"""One training loop for all objectives, on ``transformers.Trainer``, which owns optimizer, schedule, precision,
-processes, trackers and resume; this module adds the data of a step, the loss, and checkpoints.
+"""One training loop for all objectives, on ``transformers.Trainer``; this module adds the data of a step, the loss, and
+checkpoints. The same command resumes from the last complete one.
 
 A step's loss is settled as one weight for each scored token of the whole step, the derivative of the objective's loss
-(see ``forwards.py``). The weighted sum of token losses is minimized, divided into forwards in any way.
-
-The same command resumes from the last complete checkpoint (see ``checkpoints.py``).
-"""
+(``forwards.py``). The weighted sum of token losses is minimized, divided into forwards in any way."""
 
 from __future__ import annotations
 
@@ -103,8 +100,8 @@ class Loop(Trainer):
 
     def create_accelerator_and_postprocess(self) -> None:
         """accelerate supports FSDP only on accelerators and would silently run DDP on CPU ranks. Its policy for bf16
-        converts all inputs and outputs of a layer (rotary positions, token losses) and cannot convert a plan; here only
-        the gathered weights are bfloat16."""
+        converts all inputs and outputs of a layer, which a plan does not bear; here only the gathered weights are
+        bfloat16."""
         super().create_accelerator_and_postprocess()
         state = self.accelerator.state
         if self.args.fsdp and self.accelerator.distributed_type == DistributedType.MULTI_CPU:
@@ -285,8 +282,8 @@ class Loop(Trainer):
         return step
 
     def evaluate_saved(self, folder: Path, step: int, final: bool = False) -> None:
-        """Evaluate a checkpoint if its step is one to evaluate; the ``final`` one is, unless the kept checkpoint of its
-        step, whose weights it has, was evaluated."""
+        """Evaluate a checkpoint if its step is one to evaluate; the ``final`` one is, unless that of its step was
+        evaluated."""
         due = step not in self._evaluated if final else self.is_evaluation_due(step)
         if self.spec.eval_every is None or not due:
             return
@@ -355,8 +352,7 @@ class Loop(Trainer):
 
 
 class _SaveAndLogCallback(TrainerCallback):
-    """Requests a checkpoint when one is due, and a log entry for each step that may be the last, and for earlier
-    evaluations."""
+    """Requests a checkpoint when one is due, and a log entry for each step that may be the last and for evaluations."""
 
     def __init__(self, loop: Loop) -> None:
         self.loop = loop

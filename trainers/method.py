@@ -1,9 +1,7 @@
-"""A training method: its name and settings around an objective (``objective.py``); the loop is ``loop.py``.
-
-Its base is :class:`dare_bench.trainers.noised.NoisedMethod` for rows of the data, and
-:class:`dare_bench.trainers.rl.policy_gradient.PolicyGradient` for completions that it samples. A plugin method is one
-class and one line of registration: see docs/example-method.
-"""
+"""A training method: an objective with a name and settings. Its base is
+:class:`dare_bench.trainers.noised.NoisedMethod` for rows of the data,
+:class:`dare_bench.trainers.rl.policy_gradient.PolicyGradient` for completions; a plugin's is one class and one line of
+registration (docs/example-method)."""
 
 from __future__ import annotations
 

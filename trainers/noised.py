@@ -1,12 +1,9 @@
 """Methods that learn from noised rows of the data: each draws noise by a schedule and weighs the masked tokens.
 
-Supervised fine-tuning and preference optimization are such methods; reinforcement learning samples its rows.
-
-A model that decodes on a canvas of fixed length must have seen canvases of many lengths behind answers of every length,
-else it learns one length, or reads an answer's length off its canvas. So a row whose source states no canvas draws one
-in each epoch: P(length >= k) = (n / k)^1.25 for an answer of n tokens with its EOS. The longest canvas takes the rest.
-It is one distribution for all answers and prompts; canvases have few lengths (:func:`grid`).
-"""
+A model that decodes on a canvas of fixed length must have seen many lengths behind answers of every length, else it
+learns one, or reads an answer's length off its canvas. So a row whose source states no canvas draws one in each epoch:
+P(length >= k) = (n / k)^1.25 for an answer of n tokens with its EOS; the longest canvas takes the rest. Canvases have
+few lengths (:func:`grid`)."""
 
 from __future__ import annotations
 
@@ -84,11 +81,9 @@ class Canvases:
 
 
 def grid(least: int, most: int) -> list[int]:
-    """Lengths of canvases from ``least`` to ``most`` tokens: 8, 12, 16, 24, 32, 48, 64, ..., at the end ``most``.
-
-    They are few, so that a length does not tell an answer's, and that rows of equal length attend together. Rounding
-    down to them leaves P(length >= k) as it is for those k.
-    """
+    """Lengths of canvases from ``least`` to ``most`` tokens: 8, 12, 16, 24, 32, 48, 64, ..., at the end ``most``. They
+    are few, so that a length does not tell an answer's; rounding down to them leaves P(length >= k) as it is for those
+    k."""
     powers = [8 << i for i in range(most.bit_length())]
     return [length for power in powers for length in (power, power * 3 // 2) if least <= length < most] + [most]
 
@@ -100,8 +95,7 @@ def _needed(item: Item) -> int:
 
 def eos_factors(batch: Batch, eos_id: int) -> Tensor:
     """A factor of each token's weight, float64 [T]: below 1 for the EOS tokens after an answer that are more than
-    :data:`EOS_SHARE` of its row's learned tokens, so that together they weigh as much as that share. It is 1 for all
-    others.
+    :data:`EOS_SHARE` of its row's learned tokens, so that together they weigh as much as that share; 1 for all others.
     """
     rows = len(batch.lengths)
     own_T = batch.response_T & (batch.tokens_T != eos_id)
@@ -193,8 +187,8 @@ class NoisedMethod(Method):
         return replace(row, answer=(*row.answer, *[self.eos_id] * count))
 
     def _room(self, row: TokenRow, canvas: int | None) -> int:
-        """The length of a row's fixed canvas. It ends on the grid of blocks, as decoding does. The canvas of a longer
-        answer is the answer and one EOS: answers are never truncated silently."""
+        """The length of a row's fixed canvas, which ends on the grid of blocks, as decoding does. The canvas of a
+        longer answer is the answer and one EOS: answers are never truncated silently."""
         fits = self.spec.context_limit - len(row.prompt)
         if self.options.canvas_length is not None and self.options.canvas_length > fits:
             raise UsageError(

@@ -69,17 +69,12 @@ def mean_loss(log: Sequence[Mapping[str, Any]]) -> float:
 
 class Objective(ABC):
     """The objective of a training method for one model. Subclasses define ``source``, ``lengths`` and ``loss``; one
-    that needs another policy's losses (a reference) sets ``wants_reference``.
+    that needs a reference policy's losses sets ``wants_reference``.
 
-    The loop settles a step's loss as one weight for each scored token, the derivative of ``loss``, and minimizes the
-    weighted sum of token losses, divided into forwards in any way. The values that ``loss`` needs come from a pass
-    without gradients; a ``linear`` loss needs none, and one that is ``sums_over_copies`` those of each forward alone.
-
-    Args:
-        options: the method's settings (:attr:`dare_bench.trainers.method.Method.Options`).
-        spec: the model's ids, attention and context limit.
-        canvas: length in tokens of the responses of the data; None: unknown.
-    """
+    The loop settles a step's loss as one weight for each scored token, the derivative of ``loss``. The values that
+    ``loss`` needs come from a pass without gradients; a ``linear`` loss needs none, and one that is
+    ``sums_over_copies`` those of each forward alone. ``options``: the method's settings; ``spec``: the model's ids,
+    attention and context limit; ``canvas``: length in tokens of the responses of the data; None: unknown."""
 
     training_defaults: ClassVar[Mapping[str, Any]] = {}
     """Defaults of the method for settings of a training (see ``TrainSpec``): schedule, weight decay, ..."""

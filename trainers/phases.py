@@ -58,8 +58,8 @@ class Phases:
         self._since = now
 
     def take(self, processes: int) -> dict[str, tuple[float, float]]:
-        """Metrics: seconds of a process and forwards of all processes in an optimizer step, tokens per second of a
-        process. Begins anew."""
+        """Metrics: seconds of a process and forwards of all in an optimizer step, tokens per second of a process.
+        Begins anew."""
         metrics = {}
         self._taken = self._counts()
         for phase, cost in self.costs.items():
@@ -80,14 +80,8 @@ class Phases:
         return counts
 
     def totals(self, gather: Callable[[Any], Iterable[Counts]]) -> Counts | None:
-        """What the training has counted so far in all processes; called by all together.
-
-        Args:
-            gather: returns the values of all processes.
-
-        Returns:
-            None if a checkpoint that the training continued from has no counts.
-        """
+        """What the training has counted so far in all processes, whose values ``gather`` returns; called by all
+        together. None if a checkpoint that the training continued from has no counts."""
         parts = gather(self._counts())
         if self.earlier is None:
             return None

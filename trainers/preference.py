@@ -2,13 +2,11 @@
 
     loss = -log sigmoid(beta [(B_th(w) - B_ref(w)) - (B_th(l) - B_ref(l))]),    the mean over the pairs of a step
 
-B is the ELBO of a response in nats, estimated from ``draws`` noised copies, each with its own level and one mask. It is
-*not* divided by the response's length: beta is per nat of the sequence, as in DPO. (DARE divides by the padded length:
-its 0.2 at 512 tokens is 0.0004 here.) The variance of B increases the loss and biases the gradient, both bounded by the
-variance of the argument of log sigmoid. VRPO lowers it by more draws, by n levels x 1 mask rather than fewer levels
-with more masks each, and by evaluating both policies on the same copies. The answers of a pair always have independent
-noise.
-"""
+B is the ELBO of a response in nats, estimated from ``draws`` noised copies, each with its own level and one mask, *not*
+divided by the response's length: beta is per nat of the sequence, as in DPO. (DARE divides by the padded length: its
+0.2 at 512 tokens is 0.0004 here.) The variance of B increases the loss and biases the gradient. VRPO lowers it by more
+draws, n levels x 1 mask, and by evaluating both policies on the same copies. The answers of a pair always have
+independent noise."""
 
 from __future__ import annotations
 

@@ -1,5 +1,4 @@
-"""Progress of a training on stderr: a line for each entry of the log, with loss, metrics and remaining time; on a
-terminal also a bar."""
+"""Progress of a training on stderr: a line for each entry of the log, with remaining time; on a terminal also a bar."""
 
 from __future__ import annotations
 

@@ -1,10 +1,8 @@
 """The reference policy, which gets no gradient: the starting checkpoint, or another one.
 
-Under LoRA the starting checkpoint is the network with its adapter off, which takes no memory; otherwise a second model
-is opened (unsharded on every process, also under FSDP). It may follow the policy: the published scripts of d1,
-coupled-GRPO and ESPO do this through TRL, whose names and update :class:`ReferenceSync` has. Its weights are then part
-of a checkpoint.
-"""
+Under LoRA the starting checkpoint is the network with its adapter off; otherwise a second model is opened (unsharded on
+every process). It may follow the policy, by TRL's names and update (:class:`ReferenceSync`); its weights are then part
+of a checkpoint."""
 
 from __future__ import annotations
 
@@ -32,14 +30,10 @@ Values = Callable[[Any, Step], Tensor]
 class ReferenceLosses:
     """The reference's token losses (``objective.Losses``).
 
-    Args:
-        losses: token losses of a step, computed in its forwards.
-        keep: cache the losses of each item by its key, for methods that reuse noise: one pass over the data in all (in
-            each process, over its items). A cached value is computed from its item alone, so that it does not depend
-            on the other items of its first forward: a resumed training computes the same.
-        adapter_off: it is the network in training with its adapter off.
-        network: the reference's network, unless it is that.
-    """
+    ``losses``: token losses of a step, computed in its forwards; ``keep``: cache those of each item by its key, for
+    methods that reuse noise. A cached value is computed from its item alone, so that a resumed training computes the
+    same. ``adapter_off``: it is the network in training with its adapter off; ``network``: the reference's, unless it
+    is that."""
 
     def __init__(
         self, losses: Losses, keep: bool = False, adapter_off: bool = False, network: Any | None = None
@@ -62,14 +56,8 @@ class ReferenceLosses:
 def open_reference_policy(
     objective: Objective, spec: TrainSpec, model: LoadedModel, services: Services, accelerator: Any, values: Values
 ) -> ReferenceLosses:
-    """The reference of a training.
-
-    Args:
-        values: token losses of a step under a network (:meth:`dare_bench.trainers.forwards.Forwards.values`).
-
-    Raises:
-        UsageError: a reference with other tokens than the model. CheckpointError: it cannot be opened.
-    """
+    """The reference of a training; ``values``: :meth:`dare_bench.trainers.forwards.Forwards.values`. Raises UsageError:
+    a reference with other tokens than the model; CheckpointError: it cannot be opened."""
     adapter_off = spec.peft is not None and spec.adapter is None and objective.reference is None
     network: Any = model.network
     without: Callable[[], AbstractContextManager[None]] = model.without_adapter

@@ -4,13 +4,10 @@
 
 ``w`` is the noise schedule's ELBO weight 1 / p (LLaDA, arXiv 2502.09992, eq. 5; SDAR, arXiv 2510.06303), Dream's CART
 (arXiv 2508.15487, section 4.2) or 1 (LLaDA2, inclusionAI/dFactory). Z is, for ``row``, rows x the row's learned tokens;
-for ``token``, all learned tokens of the step; for ``mask``, all masked tokens of the step. With ELBO weights and
-``row`` the expectation is the negative ELBO for each response token, averaged over rows. Z belongs to the whole
-optimizer step, so the loss does not depend on the division into micro-batches (DARE divides by each micro-batch's
-masked tokens, so its objective changes with the division). On drawn canvases the EOS tokens after an answer count as
-half of their row's learned tokens at most, in ``w`` and in Z: the model learns to answer, whatever the length of the
-canvas.
-"""
+for ``token``, all learned tokens of the step; for ``mask``, all masked ones. With ELBO weights and ``row`` the
+expectation is the negative ELBO for each response token, averaged over rows. Z belongs to the whole optimizer step
+(DARE's to a micro-batch, so that its objective changes with the division). On drawn canvases the EOS tokens after an
+answer count as half of their row's learned tokens at most, in ``w`` and in Z."""
 
 from __future__ import annotations
 

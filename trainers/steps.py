@@ -1,11 +1,9 @@
 """Optimizer steps: the rows, noise and weights of each step as copies.
 
-A step is a function of (seed, step) and of the rows: their order, their noise and the weight of each token are computed
-for the whole step before it is divided. So neither the division, nor the number of processes, nor a resume changes the
-loss or its gradient.
+A step is a function of (seed, step) and of the rows, computed for the whole step before it is divided: neither the
+division, nor the number of processes, nor a resume changes the loss or its gradient.
 
-Shape letters: R copies, T packed tokens of them, N scored tokens, I items.
-"""
+Shape letters: R copies, T packed tokens of them, N scored tokens, I items."""
 
 from __future__ import annotations
 
@@ -32,14 +30,12 @@ Item = tuple[TokenRow, ...]
 
 @dataclass(frozen=True)
 class Step:
-    """The part of an optimizer step that one process computes, in any number of forwards. A source of steps may give
-    its objective a subclass with more in it.
+    """The part of an optimizer step that one process computes, in any number of forwards; a source may give its
+    objective a subclass with more in it.
 
     Copy r belongs to item ``item_R[r]`` (counted in this part) and to that item's row ``role_R[r]``. ``weight_N`` is a
-    factor of each scored token, computed for the whole step; what it means is the objective's affair. ``step_items`` is
-    the number of items of the whole step. ``keys`` identify the items' rows and noise: equal keys, equal copies (except
-    for the schedule ``even``, whose levels belong to a whole step).
-    """
+    factor of each scored token, computed for the whole step of ``step_items`` items. Equal ``keys``, equal copies
+    (except for the schedule ``even``, whose levels belong to a whole step)."""
 
     number: int
     items: tuple[Item, ...]
@@ -51,10 +47,8 @@ class Step:
     step_items: int
 
     def sums(self, loss_N: Tensor) -> Tensor:
-        """Weighted token losses summed by item and role: [items, roles], with a graph where ``loss_N`` has one.
-
-        float64: policies are compared by the difference of sums that are hundreds of nats each.
-        """
+        """Weighted token losses summed by item and role: float64 [items, roles], with a graph where ``loss_N`` has one.
+        Policies are compared by the difference of sums that are hundreds of nats each."""
         roles = len(self.items[0])
         place_N = (self.item_R * roles + self.role_R)[self.copies.copy_N].to(loss_N.device)
         weighted_N = loss_N.double() * self.weight_N.to(loss_N.device)

@@ -1,6 +1,3 @@
-"""Reinforcement learning of diffusion models: parts that are written once, and one file for each algorithm.
-
-``rollout.py`` samples completions and their rewards; ``estimators.py`` says what is scored of a completion, and how
-token losses add up to the log-probability of an *action* (a token, or the sequence). ``surrogate.py`` has advantages,
-clipped ratios, KL estimators and aggregation; ``policy_gradient.py`` puts them together. An algorithm names its parts.
-"""
+"""Reinforcement learning of diffusion models: one file for each algorithm, which names its parts. ``rollout.py``
+samples, ``estimators.py`` says what is scored, ``surrogate.py`` has the parts of the loss, ``policy_gradient.py`` the
+loss."""

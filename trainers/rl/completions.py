@@ -19,14 +19,9 @@ Numbers = Annotated[tuple[FiniteFloat, ...], FailFast()]
 
 @dataclass(frozen=True)
 class Prediction:
-    """The answer that one forward of the sampler predicted, and what the forward is worth.
-
-    Attributes:
-        tokens: the canvas with a proposed token at every mask.
-        masked: the positions that were masked before the forward, from 0: the tokens that it predicted.
-        scored: as in :class:`Completion`.
-        advantage: of the forward, among those of the other completions of the prompt.
-    """
+    """The answer that one forward of the sampler predicted: ``tokens``, the canvas with a proposed token at every mask;
+    ``masked``, the positions that were masked before it; ``advantage`` of the forward, among those of the other
+    completions of the prompt."""
 
     tokens: Integers
     masked: Integers
@@ -96,9 +91,8 @@ class Completion:
 
 
 def recorded(prompt: Sequence[int], answer: Generation, mask_id: int, key: int, where: str) -> Completion:
-    """The record of a sampled answer, all of whose tokens count. They are those that the sampler wrote, also in the
-    hidden rest of the block in which it stopped. ``key``: of its random numbers; ``where``: the prompt's name for
-    messages."""
+    """The record of a sampled answer, all of whose tokens count: those that the sampler wrote, also in the hidden rest
+    of the block in which it stopped. ``key``: of its random numbers; ``where``: the prompt's name for messages."""
     events = [event for event in answer.trajectory or () if event.position >= 0]
     length = max([len(answer.tokens), *(event.position + 1 for event in events)])
     tokens = [*answer.tokens, *[mask_id] * (length - len(answer.tokens))]

@@ -1,8 +1,6 @@
 """The completions of a rollout as a file of the training, for people and for a replay without the weights:
-``completions/step-000011.jsonl`` has those that step 11 is the first to train on, one JSON object a line.
-
-A file has whole groups, of at most :data:`MOST` completions.
-"""
+``completions/step-000011.jsonl`` has those that step 11 is the first to train on, in whole groups, at most
+:data:`MOST`."""
 
 from __future__ import annotations
 
@@ -60,12 +58,8 @@ def table_lines(
     prompts: Sequence[RewardPrompt],
     scored: Sequence[tuple[Completion, Generation, Reward, float]],
 ) -> list[str]:
-    """The rows of a process, as JSON.
-
-    Args:
-        step: the first on the rollout, from 0.
-        group: completions of a group; ``first``: the number of this process's first completion among all.
-        scored: completions with their answers, rewards and advantages.
+    """The rows of a process, as JSON. ``step``: the first on the rollout, from 0; ``group``: completions of a group;
+    ``first``: the number of this process's first completion among all; ``scored``: with answers, rewards, advantages.
     """
     kept = max(MOST // group, 1) * group - first
     rows = (

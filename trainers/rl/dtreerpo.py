@@ -4,17 +4,14 @@
     A = value of the child - mean value of its siblings,    token PPO and KL k3, mean over tokens of a child, children
 
 One masked copy of a parent gives the values of all its children. A segment that is written in several forwards is
-scored as if it were written in one, an estimate whose error falls as the predictions become more confident. Hence the
-second term,
+scored as if it were written in one; the error falls as the predictions become more confident. Hence the second term,
 
     lambda(p) mean over parents and positions of KL(q || p(. | canvas of the parent)),    p = step / steps,
     lambda(p) = lambda_max (exp(gamma p) - 1) / (exp(gamma) - 1),    q = softmax(A / tau(p)) over the tokens of the
     children with A > 0,    tau(p) = tau_max (1 - p)^b
 
 Source: sections 3 and 4, and THU-BPM/d-TreeRPO, which takes one parent a step where this takes all. DARE counts
-rollouts, not steps, against a fixed 30,000 of them, and its term sees only siblings that share a micro-batch; here it
-sees all.
-"""
+rollouts against a fixed 30,000 of them, and its term sees only siblings that share a micro-batch."""
 
 from __future__ import annotations
 

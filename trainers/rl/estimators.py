@@ -1,12 +1,10 @@
 """What is scored of a completion, and how its token losses add up to log-probabilities.
 
 A masked diffusion model has no tractable log p(completion). Each estimator chooses masked copies of a completion, and
-*actions* whose estimated log-probability is v_a = sum of c_n log p_n over the scored tokens n of the action. An action
-is a token in some estimators, the sequence in others. Draws are counter-based: they depend on the completion's key and
-the number of the inner iteration alone.
+*actions* (tokens, or the sequence) whose log-probability is v_a = sum of c_n log p_n over the scored tokens n of the
+action. Draws depend on the completion's key and the number of the inner iteration alone.
 
-Shape letters: S completions, R copies, T packed tokens, N scored tokens, A actions.
-"""
+Shape letters: S completions, R copies, T packed tokens, N scored tokens, A actions."""
 
 from __future__ import annotations
 
@@ -58,11 +56,8 @@ class Actions:
 def fully_masked(
     completions: Sequence[Completion], mask_id: int, iteration: int, prompt_probability: float = 0.0
 ) -> Actions:
-    """One masked copy of each completion, all of it masked; an action is a token (diffu-GRPO, arXiv 2504.12216, section
-    3.2).
-
-    ``prompt_probability``: each prompt token is hidden with it, and never scored.
-    """
+    """One copy of each completion, all of it masked; an action is a token (diffu-GRPO, arXiv 2504.12216, section 3.2).
+    ``prompt_probability``: each prompt token is hidden with it, and never scored."""
     batch = _rows(completions)
     hidden_T = batch.response_T | _hidden_prompt(completions, batch, iteration, prompt_probability)
     return _tokens(completions, [_scoring(completions, batch, hidden_T, batch.response_T, mask_id)], [1.0])
@@ -139,11 +134,8 @@ def trajectory(completions: Sequence[Completion], mask_id: int, block_length: in
 
 def predicted(completions: Sequence[Completion], mask_id: int) -> Actions:
     """A masked copy of the canvas before each forward that is trained on, with the tokens that the forward proposed at
-    its masks, written or not; an action is a token, a transition a forward (MDPO, arXiv 2508.13148).
-
-    The advantage of an action is that of its forward times canvas length / number of masks: late forwards, which
-    predict few tokens, count more.
-    """
+    its masks, written or not; an action is a token, a transition a forward, and its advantage that of its forward times
+    canvas length / number of masks (MDPO, arXiv 2508.13148)."""
     chosen = [(number, c, forward) for number, c in enumerate(completions) for forward in c.predictions]
     if not chosen:
         return empty(completions)
@@ -172,13 +164,9 @@ def predicted(completions: Sequence[Completion], mask_id: int) -> Actions:
 
 
 def from_parents(completions: Sequence[Completion], mask_id: int) -> Actions:
-    """A masked copy of each canvas from which completions went on, with all the tokens that each of them wrote since; a
-    action is a token (d-TreeRPO, arXiv 2512.09675).
-
-    Siblings share a copy, in which a position has the token of each sibling that wrote there as a target. The sum over
-    a completion's tokens is the log-probability of its transition if all of them were written in one forward, and an
-    estimate if they were written in several.
-    """
+    """A masked copy of each canvas from which completions went on, with all the tokens that each of them wrote since;
+    an action is a token (d-TreeRPO, arXiv 2512.09675). Siblings share a copy, in which a position has the token of each
+    sibling that wrote there as a target."""
     families: dict[str, list[int]] = {}
     for number, completion in enumerate(completions):
         families.setdefault(completion.parent, []).append(number)
@@ -220,10 +208,8 @@ def elbo(
     normalized: bool = True,
 ) -> Actions:
     """Noised copies by ``schedule``; an action is the whole canvas of a completion, and v its estimated ELBO, divided
-    by the canvas's length if ``normalized`` (ESPO, arXiv 2512.03759, with the schedule ``coupled``).
-
-    ``per_draw``: each draw is an action, and v the estimate of that draw alone (BGPO, arXiv 2510.11683).
-    """
+    by the canvas's length if ``normalized`` (ESPO, arXiv 2512.03759). ``per_draw``: each draw is an action, and v the
+    estimate of that draw alone (BGPO, arXiv 2510.11683)."""
     draws, every = schedule.draws, torch.arange(len(completions))
     batch = pack([(c.prompt, c.tokens) for c in completions for _ in range(draws)])
     key_S = torch.tensor([key(c.key, iteration) if iteration else c.key for c in completions])

@@ -1,9 +1,8 @@
 """Settings that algorithms share, by TRL's names where it has them; an algorithm overrides its paper's defaults.
 
-The defaults of a rollout's decoding fields are those of published code (sources: docs/algorithms.md), which samples
-canvases of one length. On another length, a forward writes as many tokens, and a block is the largest divisor of the
-canvas that is not longer than the published one.
-"""
+The defaults of a rollout's decoding fields are those of published code (docs/algorithms.md). On a canvas of another
+length, a forward writes as many tokens, and a block is the largest divisor of the canvas not longer than the published
+one."""
 
 from __future__ import annotations
 

@@ -2,10 +2,8 @@
 
     loss = sum over actions a of w_a [max(-A rho_a, -A clip(rho_a)) + beta KL_a],    rho_a = exp(v_a - old v_a)
 
-v_a is an estimator's log-probability of an action (``estimators.py``), A the advantage of the action's completion, w_a
-the aggregation. Within a rollout's first step the old policy is the policy, so that rho = 1 and the gradient is
-REINFORCE's; its values are needed there only for the KL term.
-"""
+v_a is an estimator's log-probability of an action (``estimators.py``), A the advantage of its completion, w_a the
+aggregation. In a rollout's first step the old policy is the policy: rho = 1, and the gradient is REINFORCE's."""
 
 from __future__ import annotations
 
@@ -105,12 +103,8 @@ class PolicyGradient(Algorithm):
         return divergence(log_ratio_A, self.kl)
 
     def step_weights(self, actions: Actions, scored_S: Tensor, completions: int, scored_total: int) -> Tensor:
-        """The weight of each action's loss in the loss of a step, float64 [A].
-
-        Args:
-            scored_S: the tokens that count in each completion of ``actions``.
-            completions, scored_total: completions, and tokens that count in them, in all processes.
-        """
+        """The weight of each action's loss in the loss of a step, float64 [A]. ``scored_S``: the tokens that count in
+        each completion of ``actions``; ``completions``, ``scored_total``: those in all processes."""
         count = scored_total if self.action == "token" else completions * self.actions_each
         length = self.completion_length
         return action_weights(

@@ -1,9 +1,5 @@
-"""Replay of an optimizer step: its rollout made again from the weights that sampled it.
-
-Completions are a function of (weights, seed, number of the rollout), so that checkpoints are enough to make them again;
-without the checkpoint a table of the training may have them (``completions_table.py``).
-The weights of the tokens in an update inside a rollout also depend on the weights before that update.
-"""
+"""Replay of an optimizer step: its rollout made again from the weights that sampled it (completions are a function of
+weights, seed and the number of the rollout), or read from a table of the training (``completions_table.py``)."""
 
 from __future__ import annotations
 
@@ -36,13 +32,10 @@ from dare_bench.training.spec import TrainSpec
 
 @dataclass(frozen=True, kw_only=True)
 class ReplayedCompletion(Completion):
-    """A completion of the rollout with its reward.
-
-    ``weights`` are the derivatives of the step's loss at -log p of each token, summed over copies: the update makes a
-    token with a positive weight likelier. Copies that score another token at its position do not count. None if the
-    weights before the update were not kept. The ``advantage`` of a completion with ``predictions`` is that of the last
-    answer, and each prediction has its own.
-    """
+    """A completion of the rollout with its reward. ``weights`` are the derivatives of the step's loss at -log p of each
+    token, summed over the copies that score it: the update makes a token with a positive weight likelier; None if the
+    weights before the update were not kept. Of a completion with ``predictions``, ``advantage`` is that of the last
+    answer."""
 
     text: str
     reward: float | None

@@ -1,12 +1,10 @@
 """Rollouts: completions of prompts by the model in training, with rewards and advantages, as a source of steps.
 
 A rollout serves ``num_iterations`` optimizer steps (inner iterations). Its completions are those of one optimizer step
-in all processes, group by group; each process samples its slice. Sampling is counter-based: the completions of rollout
-k are a function of (weights, seed, k). The rollout in use is part of a checkpoint, since the weights that sampled it
-are gone within its inner iterations.
+in all processes, group by group; each process samples its slice. The completions of rollout k are a function of
+(weights, seed, k). The rollout in use is part of a checkpoint, since the weights that sampled it are gone.
 
-Shape letters: S completions of this process, B of all, P prompts, G completions of a prompt.
-"""
+Shape letters: S completions of this process, B of all, P prompts, G completions of a prompt."""
 
 from __future__ import annotations
 

@@ -28,11 +28,8 @@ MAX_FILE = 1 << 32
 
 @dataclass(kw_only=True)
 class Rollout:
-    """The completions of one process in one rollout.
-
-    ``old`` holds, for each inner iteration but the first, the values of the actions of each completion under the policy
-    that sampled (in the first iteration that is the policy itself). ``metrics`` are reported once.
-    """
+    """The completions of one process in one rollout. ``old``: for each inner iteration but the first, the values of the
+    actions of each completion under the policy that sampled. ``metrics`` are reported once."""
 
     number: NonNegativeInt
     completions: Annotated[list[Completion], FailFast()]
@@ -77,16 +74,9 @@ def write_rollout(parts: Sequence[dict[str, Any]], folder: Path) -> None:
 def read_rollout(
     folder: Path, *, count: int, iterations: int, later: int, check: Callable[[Rollout], None]
 ) -> Rollout | None:
-    """The rollout of all processes, which may have been other ones; None if there is none in use.
-
-    Args:
-        count: its completions.
-        iterations, later: its inner iterations, and those that read the values of the policy that sampled.
-        check: raises ValueError for a rollout of another training.
-
-    Raises:
-        TrainingError: the file is damaged, or of another training.
-    """
+    """The rollout of all processes, which may have been other ones; None if there is none in use. ``count``: its
+    completions; ``later``: the inner iterations that read the values of the policy that sampled; ``check`` raises
+    ValueError for a rollout of another training. Raises TrainingError: the file is damaged, or of another training."""
     if not (folder / FILE).exists():
         return None
     with _reading(folder / FILE):

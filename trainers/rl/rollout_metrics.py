@@ -1,10 +1,8 @@
 """The groups of a rollout, and what is logged of it: sums and counts by name (``objective.Metrics``).
 
 Groups whose rewards do not differ teach nothing. Dynamic sampling (DAPO, arXiv 2503.14476, section 3.2) draws them
-again, each from another prompt, up to a limit. DAPO draws whole batches until enough groups are left; here a group is
-replaced in its place, so that sizes stay as they are. Draw d of a place in rollout k is the prompt at that place in
-another order of the data: a function of (seed, k, place, d), so that a resumed or divided training draws the same.
-"""
+again in their place, from another prompt, up to a limit. Draw d of a place in rollout k is the prompt at that place in
+another order of the data: a function of (seed, k, place, d), so that a resumed or divided training draws the same."""
 
 from __future__ import annotations
 
@@ -47,7 +45,7 @@ def reward_metrics(rewards: Sequence[Reward], answers: Sequence[Generation]) -> 
 
 def group_metrics(value_B: Sequence[float], informative: Sequence[bool]) -> dict[str, tuple[float, float]]:
     """(sum, count) by name, of groups. ``value_B``: rewards of completions that stand group by group; NaN: none;
-    ``informative``: of each group, has a completion an advantage?."""
+    ``informative``: of each group, has a completion an advantage?"""
     group = len(value_B) // len(informative)
     groups = [value_B[i : i + group] for i in range(0, len(value_B), group)]
     scored = [[value for value in values if not math.isnan(value)] for values in groups]
@@ -68,11 +66,8 @@ def _sum(values: Sequence[float]) -> tuple[float, float]:
 
 
 def written_nll(completions: Sequence[Completion], answers: Sequence[Generation]) -> tuple[float, float]:
-    """Sum and count of -log p of the written tokens that are scored, in the distributions that drew them.
-
-    It estimates the entropy of these distributions without bias only if the sampler chooses positions without looking
-    at what it drew there. In the order of confidence it writes where it is surest, and the mean is lower.
-    """
+    """Sum and count of -log p of the written tokens that are scored, in the distributions that drew them. It estimates
+    their entropy without bias only if the sampler chooses positions without looking at what it drew there."""
     drawn = [
         event.logprob
         for completion, answer in zip(completions, answers, strict=True)

@@ -2,12 +2,10 @@
 
     loss = - sum over completions of A ell len / sum of len,    ell = ELBO where A > 0, else a bound from above
 
-There is no ratio: each step draws new masks, and its gradient is the policy gradient on the bounds. ``mix`` is
-mix_weight x upper + (1 - mix_weight) x lower, ``zero`` learns from positive advantages alone; ``estimators.py`` has
-both bounds. They are estimates: with two draws the upper one is below the lower one in a third of completions. With one
-draw, as in DARE, it is log p up to a constant, and bounds nothing. The lower one is the ELBO only if a completion is
-one block of masks. Source: section 3 and facebookresearch/SPG.
-"""
+There is no ratio: each step draws new masks. ``mix`` is mix_weight x upper + (1 - mix_weight) x lower, ``zero`` learns
+from positive advantages alone (bounds: ``estimators.py``). They are estimates: with two draws the upper one is below
+the lower one in a third of completions; with one, as in DARE, it bounds nothing. Source: section 3 and
+facebookresearch/SPG."""
 
 from __future__ import annotations
 

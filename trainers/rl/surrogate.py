@@ -1,12 +1,11 @@
 """The parts of a policy-gradient loss that do not look at the model: advantages, clipped ratios, KL, aggregation, the
 correction for a sampler that is not the learner's policy, and self-distillation among siblings of a tree.
 
-Of each drawn token, log p in the distribution that the sampler drew it from and the learner's log p on the recorded
-canvas differ by rounding only where the sampler is exact. They differ where it computes with an approximate cache, cuts
-the distribution (top-p, top-k), suppresses tokens or uses guidance. :func:`importance` weighs for it, truncated.
+log p of a drawn token in the distribution that the sampler drew it from, and the learner's on the recorded canvas,
+differ by more than rounding where the sampler caches approximately, cuts the distribution (top-p, top-k), suppresses
+tokens or uses guidance. :func:`importance` weighs for it, truncated.
 
-Shape letters: S completions, G completions of a prompt (a group), A actions (tokens or sequences).
-"""
+Shape letters: S completions, G completions of a prompt (a group), A actions (tokens or sequences)."""
 
 from __future__ import annotations
 
@@ -118,16 +117,11 @@ def action_weights(
     """The weight of each action's loss in the loss of the step, float64 [A].
 
     ``sequence``: the mean over completions of the mean over a completion's actions. ``token``: the mean over all
-    actions of the step. ``transition``: the mean over completions of the mean over a completion's transitions of the
-    mean over a transition's actions (CJ-GRPO, arXiv 2509.23924). ``sequence_sum``: the mean over completions of the sum
-    over a completion's actions. ``constant_length``: the same, divided by the length of the canvas, so that an action
-    weighs the same in short and in long completions (Dr. GRPO, arXiv 2503.20783).
-
-    Args:
-        transition_A: the transition of each action, numbered over all completions; None: a completion has one.
-        completions, actions: of the whole step, in all processes; a completion without actions counts.
-        canvas: tokens of a completion's canvas.
-    """
+    actions. ``transition``: as ``sequence``, of the mean over a transition's actions (CJ-GRPO, arXiv 2509.23924).
+    ``sequence_sum``: the mean over completions of the sum. ``constant_length``: that divided by the length of the
+    canvas (Dr. GRPO, arXiv 2503.20783). ``transition_A``: the transition of each action, numbered over all completions;
+    None: a completion has one; ``completions``, ``actions``: of the whole step, in all processes; ``canvas``: tokens of
+    a completion's canvas."""
     if not len(sample_A):
         return torch.zeros(0, dtype=torch.float64)
     if kind == "token":
@@ -145,8 +139,8 @@ def action_weights(
 
 def sampler_logprobs(actions: Actions, completions: Sequence[Completion], completion_A: Tensor) -> Tensor | None:
     """log p of the token of each action in the distribution that the sampler drew it from, float64 [A], in nats; None
-    if the sampler did not record it. ``actions``: of drawn tokens: one action for each scored token, in the same order;
-    ``completion_A``: the completion of each action, counted in ``completions``."""
+    if it was not recorded. ``actions``: one for each scored token, in order; ``completion_A``: their places in
+    ``completions``."""
     if any(len(c.logprobs) != len(c.tokens) for c in completions):
         return None
     column_A = actions.copies.batch.column_T[actions.copies.at_N].tolist()

@@ -1,14 +1,10 @@
 """Trees of completions: each level goes on from the canvases of the level above, as one batch of requests.
 
-A prompt has one tree. Its root is the empty canvas, its leaves are completions with rewards, and the canvases between
-them are partly decoded. A node's value is the mean of its children's, so that each segment of a path has a separate
-advantage: the node's value against those of its siblings (d-TreeRPO, arXiv 2512.09675, section 3).
+A prompt has one tree: its root is the empty canvas, its leaves are completions with rewards. A node's value is the mean
+of its children's; its advantage is that value against its siblings' (d-TreeRPO, arXiv 2512.09675, section 3). A tree of
+branches (b_1, ..., b_s) has n_k = b_1 ... b_k nodes in level k, of T / s forwards each, T being those of a completion.
 
-A tree of branches (b_1, ..., b_s) has n_k = b_1 ... b_k nodes in level k. Its sampler makes T / s forwards for each of
-them, T being those of a completion; as many separate completions as it has leaves would take n_s T.
-
-A tree belongs to one process. Shape letters: B nodes of a level in all trees of a process.
-"""
+A tree belongs to one process. Shape letters: B nodes of a level in all trees of a process."""
 
 from __future__ import annotations
 

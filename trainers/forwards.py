@@ -1,7 +1,8 @@
 """The forwards of an optimizer step: its division into them, the token losses that each computes, and the weight of
 each in the loss of the step, settled for the whole step. Neither loss nor gradient depends on the division.
 
-Shape letters: N scored tokens of a step, M those of a forward."""
+Shape letters: N scored tokens of a step, M those of a forward.
+"""
 
 from __future__ import annotations
 

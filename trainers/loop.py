@@ -2,7 +2,8 @@
 checkpoints. The same command resumes from the last complete one.
 
 A step's loss is settled as one weight for each scored token of the whole step, the derivative of the objective's loss
-(``forwards.py``). The weighted sum of token losses is minimized, divided into forwards in any way."""
+(``forwards.py``). The weighted sum of token losses is minimized, divided into forwards in any way.
+"""
 
 from __future__ import annotations
 

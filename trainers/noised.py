@@ -3,7 +3,8 @@
 A model that decodes on a canvas of fixed length must have seen many lengths behind answers of every length, else it
 learns one, or reads an answer's length off its canvas. So a row whose source states no canvas draws one in each epoch:
 P(length >= k) = (n / k)^1.25 for an answer of n tokens with its EOS; the longest canvas takes the rest. Canvases have
-few lengths (:func:`grid`)."""
+few lengths (:func:`grid`).
+"""
 
 from __future__ import annotations
 

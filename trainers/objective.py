@@ -74,7 +74,8 @@ class Objective(ABC):
     The loop settles a step's loss as one weight for each scored token, the derivative of ``loss``. The values that
     ``loss`` needs come from a pass without gradients; a ``linear`` loss needs none, and one that is
     ``sums_over_copies`` those of each forward alone. ``options``: the method's settings; ``spec``: the model's ids,
-    attention and context limit; ``canvas``: length in tokens of the responses of the data; None: unknown."""
+    attention and context limit; ``canvas``: length in tokens of the responses of the data; None: unknown.
+    """
 
     training_defaults: ClassVar[Mapping[str, Any]] = {}
     """Defaults of the method for settings of a training (see ``TrainSpec``): schedule, weight decay, ..."""

@@ -6,7 +6,8 @@ B is the ELBO of a response in nats, estimated from ``draws`` noised copies, eac
 divided by the response's length: beta is per nat of the sequence, as in DPO. (DARE divides by the padded length: its
 0.2 at 512 tokens is 0.0004 here.) The variance of B increases the loss and biases the gradient. VRPO lowers it by more
 draws, n levels x 1 mask, and by evaluating both policies on the same copies. The answers of a pair always have
-independent noise."""
+independent noise.
+"""
 
 from __future__ import annotations
 

@@ -2,7 +2,8 @@
 
 Under LoRA the starting checkpoint is the network with its adapter off; otherwise a second model is opened (unsharded on
 every process). It may follow the policy, by TRL's names and update (:class:`ReferenceSync`); its weights are then part
-of a checkpoint."""
+of a checkpoint.
+"""
 
 from __future__ import annotations
 
@@ -33,7 +34,8 @@ class ReferenceLosses:
     ``losses``: token losses of a step, computed in its forwards; ``keep``: cache those of each item by its key, for
     methods that reuse noise. A cached value is computed from its item alone, so that a resumed training computes the
     same. ``adapter_off``: it is the network in training with its adapter off; ``network``: the reference's, unless it
-    is that."""
+    is that.
+    """
 
     def __init__(
         self, losses: Losses, keep: bool = False, adapter_off: bool = False, network: Any | None = None

@@ -7,7 +7,8 @@
 for ``token``, all learned tokens of the step; for ``mask``, all masked ones. With ELBO weights and ``row`` the
 expectation is the negative ELBO for each response token, averaged over rows. Z belongs to the whole optimizer step
 (DARE's to a micro-batch, so that its objective changes with the division). On drawn canvases the EOS tokens after an
-answer count as half of their row's learned tokens at most, in ``w`` and in Z."""
+answer count as half of their row's learned tokens at most, in ``w`` and in Z.
+"""
 
 from __future__ import annotations
 

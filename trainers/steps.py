@@ -3,7 +3,8 @@
 A step is a function of (seed, step) and of the rows, computed for the whole step before it is divided: neither the
 division, nor the number of processes, nor a resume changes the loss or its gradient.
 
-Shape letters: R copies, T packed tokens of them, N scored tokens, I items."""
+Shape letters: R copies, T packed tokens of them, N scored tokens, I items.
+"""
 
 from __future__ import annotations
 
@@ -35,7 +36,8 @@ class Step:
 
     Copy r belongs to item ``item_R[r]`` (counted in this part) and to that item's row ``role_R[r]``. ``weight_N`` is a
     factor of each scored token, computed for the whole step of ``step_items`` items. Equal ``keys``, equal copies
-    (except for the schedule ``even``, whose levels belong to a whole step)."""
+    (except for the schedule ``even``, whose levels belong to a whole step).
+    """
 
     number: int
     items: tuple[Item, ...]

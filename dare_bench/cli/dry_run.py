@@ -22,10 +22,8 @@ def refuse_json(json: bool) -> None:
 
 
 def show(fields: dict[str, Any], json: bool, verbose: bool) -> None:
-    """Print the preview of one run or of several runs (``verbose``: with all settings), without evaluating.
-
-    Raises: the errors of the preview of a single run; with several runs, errors are printed instead.
-    """
+    """Print the preview of one run or of several runs (``verbose``: with all settings), without evaluating. Raises the
+    errors of the preview of a single run; with several runs, errors are printed instead."""
     planned = plan(fields)
     printed = (lambda _: None) if json else echo
     if len(planned) == 1:

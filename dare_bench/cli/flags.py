@@ -21,14 +21,8 @@ def takes(command: Callable[..., Any], parameters: Iterable[inspect.Parameter]) 
 def parameter(
     name: str, kind: type, text: str, panel: str | None = None, flags: Sequence[str] = (), **more: Any
 ) -> inspect.Parameter:
-    """An option whose default is None.
-
-    Args:
-        kind: type of the value on the command line.
-        panel: heading of the option in the help.
-        flags: the flags, by default ``--name``, for a bool ``--name/--no-name``.
-        more: further arguments of ``typer.Option``.
-    """
+    """An option whose default is None. ``kind``: type of the value; ``panel``: heading in the help; ``flags``: by
+    default ``--name``, for a bool ``--name/--no-name``; ``more``: further arguments of ``typer.Option``."""
     flag = f"--{name.replace('_', '-')}"
     flags = flags or ((f"{flag}/--no-{flag[2:]}",) if kind is bool else (flag,))
     option = typer.Option(*flags, help=text, rich_help_panel=panel, **more)

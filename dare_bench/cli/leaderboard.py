@@ -143,10 +143,8 @@ def verify(
 
 @contextmanager
 def counting(noun: str, next_phase: str) -> Iterator[Count]:
-    """Progress on stderr: a bar on a terminal, otherwise a line from time to time.
-
-    Yields a function to call with the number of ``noun`` that are done and their total. ``next_phase`` names the work
-    that follows when all are done."""
+    """Progress on stderr: a bar on a terminal, otherwise a line from time to time. Yields a function to call with the
+    number of ``noun`` that are done and their total; ``next_phase`` names the work that follows."""
     if sys.stderr.isatty():
         with _bar(noun, next_phase) as count:
             yield count

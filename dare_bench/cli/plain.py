@@ -1,8 +1,4 @@
-"""Output of commands: text from runs, models and data sets is printed with its control characters escaped.
-
-Tables and styled text go through :func:`plain_console`, lines and columns through :func:`echo`, :func:`echo_columns`
-and :func:`echo_error`, JSON through :func:`echo_json`.
-"""
+"""Output of commands: text from runs, models and data sets is printed with its control characters escaped."""
 
 from __future__ import annotations
 

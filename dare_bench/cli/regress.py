@@ -24,7 +24,7 @@ _REGRESSION = 3
 
 def replace_reports(arguments: Sequence[str]) -> None:
     """Write an error into the reports that a command line names before it is parsed, so that no earlier report survives
-    a check without a verdict. Its arguments may be refused, or its process killed. --help checks nothing."""
+    a check without a verdict. --help checks nothing."""
     if not {"--help", "-h"}.isdisjoint(arguments):
         return
     parser = argparse.ArgumentParser(add_help=False, allow_abbrev=False)

@@ -31,7 +31,8 @@ def replay(
     Prints prompts, completions, rewards, advantages, and the weight of each token in the update. The HTML file shows
     each completion on the unmasking slider.
 
-    Example: dare-bench rl replay out --step 1 --html step1.html"""
+    Example: dare-bench rl replay out --step 1 --html step1.html
+    """
     from dare_bench.training.setup import replay as replayed
 
     log_to_stderr()

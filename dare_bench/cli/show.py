@@ -34,7 +34,8 @@ def show(
 ) -> None:
     """Show one document of a run.
 
-    Prints the answer, the score, the unmasking order in color, and the exact prompt."""
+    Prints the answer, the score, the unmasking order in color, and the exact prompt.
+    """
     from dare_bench.analysis.document_view import document_view
 
     opened = open_one(run)

@@ -90,13 +90,8 @@ def incomplete(runs: Sequence[Run], reasons: Sequence[str] = ()) -> IncompleteEr
 def print_runs(
     results: Sequence[tuple[str, Run | None, str | None]], verbose: bool = False, *, names: str = "benchmark"
 ) -> None:
-    """Print several runs: the headline score of each, then the reasons of the missing ones, then the results files.
-
-    Args:
-        results: name, run, and the reason why there is no run.
-        verbose: print all settings too.
-        names: the heading of the names.
-    """
+    """Print several runs (``verbose``: with all settings): the headline score of each, the reasons of the missing ones,
+    the results files. ``results``: name, run, and the reason why there is none; ``names``: the heading of the names."""
     console = plain_console()
     rows = [
         (

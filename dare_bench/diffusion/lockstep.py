@@ -1,15 +1,9 @@
 """Generating and scoring during a training whose parameters are sharded (FSDP2).
 
-Every forward is collective then: each layer's weights are gathered from all ranks when it runs, so a rank that calls
-the network once more than the others would wait forever. Rows end at different steps, so ranks need different numbers
-of forwards. In lockstep each forward is announced first, and a rank without work runs null packs (one token, no
-gradient, no effect) until no rank has work. The samples of a rank do not depend on the other ranks.
-
-Plain DDP does not need this: its forward is collective in training only. Give the samplers the network itself, not the
-DDP wrapper.
-
-The cost is one gather of all weights for every forward, which overlaps with the computation of large packs. If memory
-holds all weights at once, gathering them once into a second, unsharded model is faster.
+Every forward is collective then, so a rank that calls the network once more than the others would wait forever. In
+lockstep each forward is announced first, and a rank without work runs null packs (one token, no gradient, no effect)
+until no rank has work. The samples of a rank do not depend on the others. Plain DDP does not need this: give the
+samplers the network itself. The cost is one gather of all weights for every forward.
 """
 
 from __future__ import annotations

@@ -1,9 +1,6 @@
-"""What a loss reads of rows: packed tokens that the network sees, and positions that are scored.
-
-A *masked copy* is one view of a row by the network: the tokens as seen (some masked), the positions that are scored,
-and a target for each of them. What is hidden, what belongs to the response, and what is scored are independent. An
-estimator may hide prompt tokens without scoring them, score a part of the masks or tokens that are not the row's, or
-give one position several targets.
+"""What a loss reads of rows. A *masked copy* is one view of a row by the network: the tokens as seen (some masked), the
+positions that are scored, and a target for each. What is hidden, what belongs to the response, and what is scored are
+independent: an estimator may hide prompt tokens without scoring them, or give one position several targets.
 
 Shape letters: R copies, T packed tokens of them, N scored tokens.
 """

@@ -1,10 +1,9 @@
 """Noise schedules by name: how copies of training rows are masked, and the masking probability of each masked token.
 
-A row is noised ``draws`` times; each copy is one row of a packed batch. A schedule masks response tokens and gives each
-of them its masking probability p. The sum of log p(token) / p over a row's copies, divided by ``draws``, is an unbiased
-estimate of the row's ELBO, except for ``band``, whose levels do not cover (0, 1). ``blocks`` is for attention in
-blocks. Draws are counter-based: the masks of a copy are a function of (the row's key, the draw's number), for ``even``
-also of (the batch's key, the index of the copy). The division into micro-batches has no influence.
+A row is noised ``draws`` times; each copy is one row of a packed batch. The sum of log p(token) / p over a row's
+copies, divided by ``draws``, is an unbiased estimate of the row's ELBO, except for ``band``, whose levels do not cover
+(0, 1). Draws are a function of (the row's key, the draw's number), for ``even`` also of (the batch's key, the copy's
+index): the division into micro-batches has no influence.
 
 Shape letters: B rows, R copies (R = B draws), T packed tokens of all copies.
 """

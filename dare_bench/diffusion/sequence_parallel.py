@@ -1,16 +1,10 @@
 """Sequence parallelism: ranks that compute one pack together, each a part of its tokens (DeepSpeed-Ulysses, arXiv
 2309.14509).
 
-Each rank of the group is given the whole pack, computes its own tokens in all layers and in the loss, and returns the
-results of all tokens. Only attention needs other tokens: one all-to-all turns a part of the tokens with all heads into
-all tokens with a part of the heads, another one turns the result back. Heads of keys are repeated if there are too few.
-
-The parts are equally long, and rows begin and end anywhere in them. The last part is filled with null tokens, which
-take no part in attention.
-
-Each rank's parameters get the gradient through its own tokens, so that the gradient of the pack is the sum over the
-group. This requires that all ranks compute the same loss from the results. Experts that the tokens of a block choose
-together are chosen by the largest values of all ranks.
+Each rank is given the whole pack, computes its own tokens in all layers and in the loss, and returns the results of
+all. Only attention needs other tokens: one all-to-all turns a part of the tokens with all heads into all tokens with a
+part of the heads, another one turns the result back. The parts are equally long; the last is filled with null tokens. A
+parameter's gradient is the sum over the group, if all ranks compute the same loss from the results.
 
 Shape letters: T packed tokens, P tokens of a part, N selected tokens, M those of a part, W ranks, H heads, K key heads,
 h and k heads of a rank, C channels.

@@ -66,11 +66,9 @@ class Outcome:
 
 
 def evaluate_all(planned: Sequence[PlannedRun], *, progress: bool = True) -> Iterator[Outcome]:
-    """Evaluate several runs, one after another, with each checkpoint opened once.
-
-    If settings or data of a run are refused before anything is computed (a gated data set, a missing file), its outcome
-    has the reason, and the others continue. Raises CheckpointError, RunError, MemoryLimitError, SaveError: what
-    concerns all runs ends all of them."""
+    """Evaluate several runs, one after another, with each checkpoint opened once. A run whose settings or data are
+    refused before anything is computed has the reason as its outcome, and the others continue. Raises CheckpointError,
+    RunError, MemoryLimitError, SaveError: what concerns all runs ends all of them."""
     opener = Opener()
     for run in planned:
         try:

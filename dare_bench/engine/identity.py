@@ -1,8 +1,8 @@
 """Which evaluations are the same run.
 
-The run id hashes what was *resolved*: model content, tasks, all decoding values; not limit, rows, device or paths.
-Resolving needs the model and the tasks. The stricter request signature hashes the command instead and needs neither: if
-it equals that of a finished run, that run is returned without opening anything.
+The run id hashes what was *resolved*: model content, tasks, all decoding values; not limit, rows, device or paths. That
+needs the model and the tasks; the stricter request signature hashes the command and needs neither: if it equals that of
+a finished run, that run is returned without opening anything.
 """
 
 from __future__ import annotations

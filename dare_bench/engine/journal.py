@@ -1,9 +1,8 @@
 """The journal of a run: append-only files of records, each with a checksum, durable before they are counted.
 
-A record is one line, ``{"sum":"<16 hex>",...}``, whose checksum covers everything after it. Each writer has a
-file in ``<run>/journal``; all files are read when a run is opened. A crash can leave a torn last line, which is cut off
-before anything is appended. A damaged line in the middle, and a whole one anywhere that holds no valid record, is left
-in place and reported; its sample is computed again.
+A record is one line, ``{"sum":"<16 hex>",...}``, whose checksum covers everything after it. Each writer has a file in
+``<run>/journal``; all are read when a run is opened. A torn last line is cut off before anything is appended. A damaged
+line in the middle, or one without a valid record, is left in place and reported; its sample is computed again.
 """
 
 from __future__ import annotations

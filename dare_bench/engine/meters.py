@@ -1,9 +1,8 @@
 """Costs of samples and runs.
 
-A row's NFE counts the forward passes it took part in; TPF is the number of tokens up to and including the first EOS,
-divided by NFE. Speed is tokens to the first EOS per second of generating. A resumed run sums over its samples, so costs
-do not depend on how often it was interrupted; its peak memory is that of its largest session. Seconds are device
-seconds: those of parallel workers add up, so speed is that of one device.
+A row's NFE counts the forward passes it took part in; TPF is the number of tokens through the first EOS, divided by
+NFE; speed is these tokens per second of generating. A resumed run sums over its samples; its peak memory is that of its
+largest session. Seconds are device seconds: those of parallel workers add up.
 """
 
 from __future__ import annotations

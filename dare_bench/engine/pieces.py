@@ -1,11 +1,9 @@
-"""The requests of an evaluation in small pieces, which workers take as they fall free.
+"""The requests of an evaluation in small pieces, which workers take as they fall free: an answer may take a hundred
+times as long as another, and equal shares would leave workers idle.
 
-How long an answer takes is known only at its end: it may be a hundred times as long as another. Equal shares, dealt at
-the start, would leave workers idle. Here the pieces are files in a folder that all workers see. A worker takes one by
-renaming it, which only one can do, on shared file systems too. The new name says who has it: a restarted worker goes on
-with the pieces of the one that died.
-
-The folder lasts as long as the workers. Answers are in the journal; a session that is resumed makes pieces anew.
+The pieces are files in a folder that all workers see. A worker takes one by renaming it, which only one can do, on
+shared file systems too; the new name says who has it, so that a restarted worker goes on with those of the one that
+died. A session that is resumed makes pieces anew.
 """
 
 from __future__ import annotations

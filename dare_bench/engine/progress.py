@@ -1,8 +1,5 @@
-"""Progress on stderr: a bar with the time left on a terminal, plain lines elsewhere.
-
-Progress and time left are measured in work (forward passes), including that of unfinished samples: one sample can take
-minutes, and long ones go first, so counting samples would mislead.
-"""
+"""Progress on stderr: a bar with the time left on a terminal, plain lines elsewhere. Both are measured in forward
+passes, those of unfinished samples included: one sample can take minutes, and long ones go first."""
 
 from __future__ import annotations
 

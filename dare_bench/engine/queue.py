@@ -1,8 +1,7 @@
 """One queue over all requests of all tasks: answers in the journal are reused, the rest is computed and journaled.
 
-The model pulls requests from one iterator, so a finished row's slot is refilled at once, whatever task the next
-request belongs to. The longest requests go first, so that short rows fill the end, where slots run empty. No result
-depends on the order: randomness is keyed by the sample.
+The model pulls requests from one iterator, so a finished row's slot is refilled at once. The longest requests go first,
+so that short rows fill the end. No result depends on the order: randomness is keyed by the sample.
 """
 
 from __future__ import annotations
@@ -42,14 +41,10 @@ class Queue:
     """Answers requests for a task source: ``queue.answer`` is its ``Answer``.
 
     Args:
-        model: computes the answers.
-        journal: stores the samples.
         prepare: adds decoding fields before the model sees a request.
         max_rows: maximum number of rows at a time; None lets the model choose.
-        progress: the progress display.
         on_sample: called with every generated sample as soon as it exists, so that scoring can begin early.
-        session: the number of this session in the run, for the cost records.
-        writer: the name of this shard, for the cost records; None if the run is not sharded.
+        session, writer: the number of this session, and the name of this shard if there are several, for cost records.
         remote: computes missing answers in other processes; None computes them here.
         environment: the versions and hardware to record with the answers; None: those of this process.
     """

@@ -98,11 +98,9 @@ class RecordedModel:
 
 
 class RecordedAnswers:
-    """The answers in a run's sample lines: an ``Answer`` for task sources.
-
-    A document has a line for each filter, all with the same answers. Only hashes of prompts are stored. Documents that
-    failed fail again, for the recorded reason, and so do all documents of tasks that are not in ``tasks``. Raises
-    RunError: sample lines are missing or damaged, or a document's lines have different answers."""
+    """The answers in a run's sample lines: an ``Answer`` for task sources. A document has a line for each filter, all
+    with the same answers, and hashes of prompts. Documents that failed, and those of tasks that are not in ``tasks``,
+    fail. Raises RunError: sample lines are missing or damaged, or a document's lines have different answers."""
 
     def __init__(self, run: Run, tasks: Sequence[str]) -> None:
         self._run, self._tasks = run, tasks

@@ -1,10 +1,7 @@
 """Score the recorded answers of a run again, by the harness that owns the task, without opening its model.
 
-Prompts are built again and must equal the recorded ones; the new scores are then compared with the recorded ones.
-Generated code runs again, only in the sandbox.
-
-A run may come from somebody else. The folders of task code that it names are shown to the user and never read: tasks
-come from the installed packages and from folders that the user names now (:func:`recorded_spec`).
+Prompts are built again and must equal the recorded ones; generated code runs again, only in the sandbox. A run may come
+from somebody else: the folders of task code that it names are never read (:func:`recorded_spec`).
 """
 
 from __future__ import annotations
@@ -55,12 +52,9 @@ class RescoredValue:
 
 @dataclass(frozen=True)
 class Rescored:
-    """The result of scoring a run again.
-
-    ``scores``: all of them; ``documents``: the values that differ, in the order of the samples files; ``counted``: the
-    number of documents compared; ``edited``: by task, whether its samples file was changed after the run (None: not
-    known); ``changes``: other differences (a task's definition, its targets); ``harness``: the harness's result.
-    """
+    """The result of scoring a run again. ``scores``: all of them; ``documents``: the values that differ; ``counted``:
+    the number of documents compared; ``edited``: by task, was its samples file changed after the run (None: not known);
+    ``changes``: other differences (a task's definition, its targets)."""
 
     run: Run
     spec: RunSpec

@@ -22,11 +22,8 @@ from dare_bench.runs.writer import LOCK, atomic_write_json, ensure_folder, held,
 
 @dataclass(frozen=True)
 class CommitMarker:
-    """States that the run's results are complete on disk.
-
-    ``signature``: of the command that finished it (``identity.request_signature``); ``totals``: the number of documents
-    of each task, where known.
-    """
+    """States that the run's results are complete on disk. ``signature``: of the command that finished it
+    (``identity.request_signature``); ``totals``: the number of documents of each task, where known."""
 
     status: str
     signature: str

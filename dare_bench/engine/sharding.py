@@ -1,9 +1,8 @@
 """Evaluation in several processes: workers, each with a model and a journal file, answer the missing requests.
 
-The main process builds requests and scores answers; in between, an executor's workers take the requests in small
-pieces, as they fall free. They write into the run's journal, so finished samples survive the death of any process, and
-the next session asks for what is then missing. No sample depends on the number of workers or on which one answers it:
-its randomness is keyed by the sample, and no row attends to another.
+The main process builds requests and scores answers; in between, an executor's workers take the requests in pieces and
+write into the run's journal, so finished samples survive the death of any process. No sample depends on the number of
+workers or on which one answers it.
 """
 
 from __future__ import annotations
@@ -88,15 +87,8 @@ def check_workers(spec: RunSpec, opened: Any = None) -> None:
 
 
 def remote_workers(spec: RunSpec, content: str, model: LoadedModel, journal: Journal, session: int) -> RemoteWorkers:
-    """Answers requests in an executor's workers.
-
-    Args:
-        spec: names the checkpoint, which every worker opens for itself, and the executor.
-        content: the checkpoint's content hash; a worker that computes another one refuses.
-        model: the main process's model, moved off the GPU while the workers run.
-        journal: the run's journal, open in this process.
-        session: the number of this session in the run.
-    """
+    """Answers requests in an executor's workers, each of which opens the checkpoint of ``spec`` for itself and refuses
+    if its hash is not ``content``. ``model``: the main process's, moved off the GPU while the workers run."""
     contents = content, ident.adapter_content(spec, content)
 
     def answer_all(prepared: Sequence[Request], work: Mapping[str, int], progress: Progress) -> dict[str, str]:
@@ -139,11 +131,8 @@ def remote_workers(spec: RunSpec, content: str, model: LoadedModel, journal: Jou
 
 def answer(shard: Shard) -> dict[str, str]:
     """In a worker: answer pieces into this worker's journal file until none are left; returns the errors of failed
-    requests by key.
-
-    Raises:
-        RunError: the checkpoint has changed since the run began. Also what opening and answering raise.
-    """
+    requests by key. Raises RunError: the checkpoint has changed since the run began; and what opening and answering
+    raise."""
     spec = shard.spec
     pieces = Pieces(shard.pieces, shard.number)
     if not pieces.any():  # others have taken all while this worker waited for its device

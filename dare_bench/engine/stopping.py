@@ -1,9 +1,9 @@
 """Evaluations that stop when their scores are precise (``--until-halfwidth``).
 
-The documents of a task are answered in a random order, which its name and the run's seed fix, in rounds that end at
+The documents of a task are answered in a random order, fixed by its name and the run's seed, in rounds that end at
 fixed numbers of documents. After a round, a task whose intervals are narrow enough is done; they hold whenever one
-stops (:func:`~dare_bench.analysis.intervals.anytime`). Whether a task is done depends on the documents of whole rounds
-alone, so batch size, workers and interruptions do not change which documents a run has.
+stops (:func:`~dare_bench.analysis.intervals.anytime`). Neither batch size nor workers or interruptions change which
+documents a run has.
 """
 
 from __future__ import annotations

@@ -19,8 +19,8 @@ _COMPLETE = {"early_stop": False, "text_after_eos": "keep"}
 
 
 def validate(checkpoint: str, quantize: str | None = None, **arguments: Any) -> Iterator[Check]:
-    """Check a checkpoint; yields each result. ``quantize``: also compare the weights quantized so with the full ones;
-    ``arguments``: those of ``load`` (default dtype: float32). Raises UsageError: unknown device, dtype, family or
+    """Check a checkpoint; yields each result. ``quantize``: also compare weights quantized so with the full ones;
+    ``arguments``: those of ``load`` (default dtype: float32). Raises UsageError: unknown device, dtype, family,
     quantization."""
     try:
         path = locate(checkpoint)

@@ -1,7 +1,7 @@
 """The checks of ``dare-bench leaderboard verify``: may a pack that somebody else made be shown beside our own runs?
 
-Nothing of a pack is executed or imported. Its answers are scored by the installed tasks (``rescore``), and generated
-code runs only in the sandbox. Speeds, hardware, versions and the checkpoint's name and lineage stay what the pack says.
+Nothing of a pack is executed or imported, except generated code, in the sandbox. Speeds, hardware, versions and the
+checkpoint's name and lineage stay what the pack says.
 """
 
 from __future__ import annotations
@@ -52,7 +52,6 @@ def verify(
     """Check a pack; yields each result, and ends after the files, or after the scores, if one of their checks fails.
 
     Args:
-        path: the pack's folder.
         model: the checkpoint (its base and adapter, or the adapter alone), with which ``documents`` randomly chosen
             documents of each task are answered again on ``device``; None: none are.
         data_dir, include_path: as those of :func:`~dare_bench.engine.rescore.rescore`.

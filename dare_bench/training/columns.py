@@ -1,7 +1,5 @@
-"""The row formats of training files, in one table with their sources.
-
-A file's format is determined by its columns and holds for all its rows; a row that violates it is :class:`Malformed`.
-"""
+"""The row formats of training files, in one table with their sources. A file's format is determined by its columns and
+holds for all its rows; a row that violates it is :class:`Malformed`."""
 
 from __future__ import annotations
 
@@ -135,17 +133,9 @@ ANY_PROMPT = RowFormat("prompt", "prompts", ("prompt",), prompts.any_prompt, "TR
 def format_of(
     columns: frozenset[str], kind: Kind, where: str, readers: Callable[[Kind], str], any_prompt: bool = False
 ) -> RowFormat:
-    """The format of a file for a method that reads ``kind``.
-
-    Args:
-        columns: the file's columns, and their fields as ``column.field``.
-        any_prompt: may rows of kind ``prompts`` have a prompt alone?
-        readers: describes the methods that read a kind, for the error about a file of another kind.
-
-    Raises:
-        UsageError: rows of another kind, or columns of two formats.
-        DataError: columns of no format.
-    """
+    """The format of a file for a method that reads ``kind``, by its ``columns`` and their fields (``column.field``).
+    ``readers`` describes the methods that read a kind; ``any_prompt``: may rows of kind ``prompts`` have a prompt
+    alone? Raises UsageError: rows of another kind, or columns of two formats; DataError: columns of no format."""
     expected = " or ".join(f"({', '.join(f.required)})" for f in ROW_FORMATS if f.kind == kind)
     known = (*ROW_FORMATS, ANY_PROMPT) if any_prompt else ROW_FORMATS
     matches = [f for f in known if columns.issuperset(f.required)]

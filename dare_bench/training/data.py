@@ -92,11 +92,9 @@ def _read(tables: Iterator[RowTable], kind: Kind, limit: int | None, any_prompt:
 
 
 def _from_task(spec: TrainSpec, kind: Kind) -> Data:
-    """The training split of a registered task: ``spec.rows`` different rows, generated from the seed.
-
-    The target has ``rows(count, seed)`` (``prompt``, ``answer``, and optionally ``doc`` for a reward), optionally
-    ``pairs(count, seed)`` (``prompt``, ``chosen``, ``rejected``), ``canvas``, and ``default``, the default count.
-    """
+    """The training split of a registered task: ``spec.rows`` different rows, generated from the seed. The target has
+    ``rows(count, seed)`` (``prompt``, ``answer``, and optionally ``doc`` for a reward), optionally ``pairs(count,
+    seed)`` (``prompt``, ``chosen``, ``rejected``), ``canvas``, and ``default``, the default count."""
     assert spec.task is not None
     source: Any = registry().get("training_data", spec.task).load()
     make = getattr(source, "pairs" if kind == "pairs" else "rows", None)

@@ -1,6 +1,6 @@
-"""Files of training rows: JSONL, JSON, CSV, parquet; one row at a time.
+"""Files of training rows: JSONL, JSON, CSV, parquet; one row at a time. A row that cannot be read is a :class:`FileRow`
+with a ``problem``: the caller counts all of them.
 
-A row that cannot be read is a :class:`FileRow` with a ``problem``, not an exception: the caller counts all of them.
 JSON is not read by ``datasets``, which stops at the first error, gives all rows the same keys ({"m": null} where
 another row has m), and refuses a column of numbers and texts.
 """

@@ -1,7 +1,5 @@
-"""The output folder of a training: its settings and status (``train.json``).
-
-The same settings resume. More steps extend a training whose learning rate does not depend on the number of steps.
-"""
+"""The output folder of a training: its settings and status (``train.json``). The same settings resume; more steps
+extend a training whose learning rate does not depend on the number of steps."""
 
 from __future__ import annotations
 

@@ -1,8 +1,6 @@
-"""What a training method registers beside its class, so that its settings and rows are checked without torch.
-
-``registry.add("trainer", ..., options="module:Options", reads="examples")``: both are attributes of the class too. A
-method that does not register them is imported for them. ``refuse_replay="module:function"`` of a method with rollouts
-refuses, from the folder and the recorded settings, a step that cannot be replayed."""
+"""What a training method registers beside its class, so that its settings and rows are checked without torch:
+``registry.add("trainer", ..., options="module:Options", reads="examples")``, both attributes of the class too.
+``refuse_replay="module:function"`` of a method with rollouts refuses a step that cannot be replayed."""
 
 from __future__ import annotations
 

@@ -1,8 +1,5 @@
-"""Rows with a reference answer that a reward checks: DARE's RL files, and public benchmarks in the columns that they
-are published with.
-
-A row of a benchmark becomes one user turn; its fields travel to the reward in ``extra``.
-"""
+"""Rows with a reference answer that a reward checks: DARE's RL files, and public benchmarks in their published columns.
+A row of a benchmark becomes one user turn; its fields travel to the reward in ``extra``."""
 
 from __future__ import annotations
 

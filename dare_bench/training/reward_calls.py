@@ -1,10 +1,8 @@
 """One call of a reward: what it is given, how long it may take, what it may return, and what is said when it raises.
 
-A reward is ``f(prompts, texts, options)``, or a function of TRL's: ``f(prompts, completions, **columns)``.
-
-In the main thread a signal interrupts it at the limit, also where it waits (a socket, a lock, a child process). It is
-not SIGALRM, which a reward may use itself. Another thread cannot be interrupted: there a reward runs in a further
-thread, which is left behind when its time is up.
+A reward is ``f(prompts, texts, options)``, or a function of TRL's: ``f(prompts, completions, **columns)``. In the main
+thread a signal interrupts it at the limit, also where it waits (not SIGALRM, which a reward may use); in another
+thread, a reward runs in a further one, which is left behind when its time is up.
 """
 
 from __future__ import annotations
@@ -40,12 +38,8 @@ def call_reward(
     options: Mapping[str, Any],
     seconds: float,
 ) -> list[Reward]:
-    """The rewards of answers by one function.
-
-    Raises:
-        TrainingError: it raised, took longer than ``seconds``, or returned something else than a reward for each
-            answer. A DareError that it raises is not changed.
-    """
+    """The rewards of answers by one function. Raises TrainingError: it raised, took longer than ``seconds``, or
+    returned something else than a reward for each answer; a DareError that it raises is not changed."""
 
     def call(prompts: Sequence[RewardPrompt], texts: Sequence[str]) -> list[Any]:
         return _several(_returned(function, prompts, texts, options), name)

@@ -1,8 +1,5 @@
-"""Rewards that are functions, of a Python call or named by ``--reward FILE.py:FUNCTION``: their names, their weights,
-and what identifies them.
-
-Such a file is the user's code, which runs as Python does; nothing else is imported for it: its folder is not searched.
-"""
+"""Rewards that are functions, of a Python call or named by ``--reward FILE.py:FUNCTION``: names, weights, identity.
+Such a file is the user's code, which runs as Python does; its folder is not searched."""
 
 from __future__ import annotations
 
@@ -30,7 +27,8 @@ def take_functions(fields: dict[str, Any]) -> dict[str, RewardFunction]:
 
     ``reward`` is a function, a list of functions and of names of registered rewards, or a mapping of names to
     functions; ``reward_weights`` is a list in the same order, or a mapping. Options of rewards stay as they are. Raises
-    UsageError: two rewards of one name, weights that do not belong to the rewards."""
+    UsageError: two rewards of one name, weights that do not belong to the rewards.
+    """
     given = _by_name(fields.get(REWARD))
     if given is None:
         return {}

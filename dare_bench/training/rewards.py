@@ -30,18 +30,14 @@ def rewards(
 ) -> list[Reward]:
     """One reward for each answer, in the order of the prompts.
 
-    The target of a registered ``reward`` is called once for all its answers, so that it can score several at a time.
-    :func:`~dare_bench.training.reward_calls.call_reward` says what it may return.
-
     Args:
         prompts: with the record of each row (``truth``, ``extra``) and the reward's name (``task``).
         texts: the text of each answer, cut at EOS.
-        options: the options of the rewards. An entry ``{name: {...}}`` holds options for the reward of that name only.
-            ``random=True`` is a control experiment: the value is a coin flip that depends on the prompt's ``key`` and
-            not on the answer. There is nothing to learn from it; accuracy and terms stay.
+        options: of the rewards; an entry ``{name: {...}}`` is for the reward of that name only. ``random=True`` is a
+            control experiment: the value is a coin flip that depends on the prompt's ``key`` and not on the answer.
         weights: of the rewards that score every answer, in place of the one that its row names. The value is their
-            weighted sum, without those that are None; the accuracy is that of the first that has one; of several
-            rewards the terms are their values.
+            weighted sum, without those that are None; the accuracy is the first one; of several rewards the terms are
+            their values.
         functions: rewards that are not registered.
         seconds: limit of a call.
 
@@ -75,15 +71,9 @@ def check_rewards(
     weights: Weights = NO_WEIGHTS,
     functions: Functions = NO_FUNCTIONS,
 ) -> None:
-    """Check the requirements of the rewards (a sandbox, a package) beside what :func:`check_options` checks, so that
-    whatever is missing or wrong is an error before a training begins.
-
-    A reward names the function that checks its requirements when it is registered: ``requires="module:function"``. It
-    is called with the options of the reward, and raises UsageError with what is missing.
-
-    Raises:
-        UsageError: a requirement is missing. Otherwise as :func:`rewards`.
-    """
+    """Check the requirements of the rewards (a sandbox, a package) beside what :func:`check_options` checks, before a
+    training begins: a reward registers the function that checks its own, ``requires="module:function"``, which is
+    called with its options and raises UsageError with what is missing. Otherwise raises as :func:`rewards`."""
     for name, places in _by_reward(prompts, weights).items():
         if name in functions:
             check_signature(name, functions[name], prompts)
@@ -101,12 +91,9 @@ def check_options(
     weights: Weights = NO_WEIGHTS,
     functions: Functions = NO_FUNCTIONS,
 ) -> None:
-    """Check names and options of rewards and the rows, so that a malformed row, an unknown reward or option is an
-    error, also on a machine that misses a requirement of the rewards. Raises as :func:`rewards`.
-
-    A reward is not called before it has answers to score, since a call may cost something. One that is registered with
-    ``checks_rows=True`` scores an empty answer to every prompt.
-    """
+    """Check names and options of rewards and the rows, also on a machine that misses a requirement of the rewards;
+    raises as :func:`rewards`. A reward is not called before it has answers to score, since a call may cost something,
+    unless it is registered with ``checks_rows=True``: it then scores an empty answer to every prompt."""
     if not isinstance(options.get("random", False), bool):
         raise UsageError(f"random={options['random']!r} of the rewards must be True or False")
     used = _by_reward(prompts, weights)

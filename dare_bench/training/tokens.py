@@ -29,7 +29,8 @@ def tokenize(data: Data, model: LoadedModel, spec: TrainSpec) -> Tokens:
     ends a turn (:func:`turn_end`); raw text is unchanged. EOS is not added here: it is a setting of the method. The
     length of a row is that of its prompt, its answer and one EOS; rows longer than ``max_length`` are an error, dropped
     or truncated, by ``overlong``. Raises UsageError: max_length beyond the model's context; DataError: a row that is
-    too long, that cannot be encoded, or that contains the mask token."""
+    too long, that cannot be encoded, or that contains the mask token.
+    """
     limit = spec.max_length or model.spec.context_limit
     if limit > model.spec.context_limit:
         raise UsageError(f"max_length={limit}: the model's context is {model.spec.context_limit} tokens; give less")
@@ -130,18 +131,10 @@ class _Encoder:
 
 def turn_end(tokenizer: Any, added: Sequence[int]) -> tuple[int, ...]:
     """Token ids that a chat template appends to an assistant's turn, up to the first special token: ``<|eot_id|>`` of
-    LLaDA, ``<|im_end|>`` of Dream and SDAR, ``<|role_end|>`` of LLaDA2. What follows belongs to the next turn (a line
-    break, or the header that LLaDA's template always appends).
+    LLaDA, ``<|im_end|>`` of Dream and SDAR, ``<|role_end|>`` of LLaDA2. What follows belongs to the next turn.
 
-    Args:
-        added: the EOS that training appends to an answer (the first of the model's).
-
-    Returns:
-        The ids; none if the special token is in ``added`` (SDAR, whose first EOS is ``<|im_end|>``), or if no special
-        token ends a turn.
-
-    Raises:
-        DataError: the template does not accept an assistant turn.
+    None if no special token ends a turn, or if it is in ``added``, the EOS that training appends (SDAR). Raises
+    DataError: the template does not accept an assistant turn.
     """
     turns = [{"role": "user", "content": "question"}, {"role": "assistant", "content": "answer"}]
     try:

@@ -118,11 +118,9 @@ def prompt(value: Any, what: str) -> Prompt:
 def prompt_and_answers(
     row: Mapping[str, Any], prompt_name: str | None, answer_names: Sequence[str]
 ) -> tuple[Prompt, tuple[str, ...]]:
-    """The prompt and the answers of a row.
-
-    Answers that are messages may begin with the messages of the prompt; without a prompt, their common beginning is the
-    prompt (TRL, ``extract_prompt``), and a text prompt is the last user turn. Text answers stay raw.
-    """
+    """The prompt and the answers of a row. Answers that are messages may begin with those of the prompt; without a
+    prompt, their common beginning is the prompt (TRL, ``extract_prompt``). A text prompt is the last user turn. Text
+    answers stay raw."""
     given = None if prompt_name is None else column(row, prompt_name)
     answers = {name: column(row, name) for name in answer_names}
     if all(isinstance(answer, str) for answer in answers.values()):

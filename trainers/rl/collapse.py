@@ -3,7 +3,8 @@ its reward, learns from noise in it, or repeats itself.
 
 Two halves of a window of logged steps are compared. A fall counts if a rank test (Mann-Whitney, one-sided) finds it
 with p < 1e-4 and if the value falls by a share that matters, unless the reward falls too, with p < 0.05. The -log p of
-drawn tokens falls in every successful training: only a fall to half of it without a rise of accuracy counts."""
+drawn tokens falls in every successful training: only a fall to half of it without a rise of accuracy counts.
+"""
 
 from __future__ import annotations
 

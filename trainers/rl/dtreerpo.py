@@ -11,7 +11,8 @@ scored as if it were written in one; the error falls as the predictions become m
     children with A > 0,    tau(p) = tau_max (1 - p)^b
 
 Source: sections 3 and 4, and THU-BPM/d-TreeRPO, which takes one parent a step where this takes all. DARE counts
-rollouts against a fixed 30,000 of them, and its term sees only siblings that share a micro-batch."""
+rollouts against a fixed 30,000 of them, and its term sees only siblings that share a micro-batch.
+"""
 
 from __future__ import annotations
 

@@ -4,7 +4,8 @@ A masked diffusion model has no tractable log p(completion). Each estimator choo
 *actions* (tokens, or the sequence) whose log-probability is v_a = sum of c_n log p_n over the scored tokens n of the
 action. Draws depend on the completion's key and the number of the inner iteration alone.
 
-Shape letters: S completions, R copies, T packed tokens, N scored tokens, A actions."""
+Shape letters: S completions, R copies, T packed tokens, N scored tokens, A actions.
+"""
 
 from __future__ import annotations
 

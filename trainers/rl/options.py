@@ -2,7 +2,8 @@
 
 The defaults of a rollout's decoding fields are those of published code (docs/algorithms.md). On a canvas of another
 length, a forward writes as many tokens, and a block is the largest divisor of the canvas not longer than the published
-one."""
+one.
+"""
 
 from __future__ import annotations
 

@@ -3,7 +3,8 @@
     loss = sum over actions a of w_a [max(-A rho_a, -A clip(rho_a)) + beta KL_a],    rho_a = exp(v_a - old v_a)
 
 v_a is an estimator's log-probability of an action (``estimators.py``), A the advantage of its completion, w_a the
-aggregation. In a rollout's first step the old policy is the policy: rho = 1, and the gradient is REINFORCE's."""
+aggregation. In a rollout's first step the old policy is the policy: rho = 1, and the gradient is REINFORCE's.
+"""
 
 from __future__ import annotations
 

@@ -4,7 +4,8 @@ A rollout serves ``num_iterations`` optimizer steps (inner iterations). Its comp
 in all processes, group by group; each process samples its slice. The completions of rollout k are a function of
 (weights, seed, k). The rollout in use is part of a checkpoint, since the weights that sampled it are gone.
 
-Shape letters: S completions of this process, B of all, P prompts, G completions of a prompt."""
+Shape letters: S completions of this process, B of all, P prompts, G completions of a prompt.
+"""
 
 from __future__ import annotations
 

@@ -2,7 +2,8 @@
 
 Groups whose rewards do not differ teach nothing. Dynamic sampling (DAPO, arXiv 2503.14476, section 3.2) draws them
 again in their place, from another prompt, up to a limit. Draw d of a place in rollout k is the prompt at that place in
-another order of the data: a function of (seed, k, place, d), so that a resumed or divided training draws the same."""
+another order of the data: a function of (seed, k, place, d), so that a resumed or divided training draws the same.
+"""
 
 from __future__ import annotations
 

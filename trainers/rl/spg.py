@@ -5,7 +5,8 @@
 There is no ratio: each step draws new masks. ``mix`` is mix_weight x upper + (1 - mix_weight) x lower, ``zero`` learns
 from positive advantages alone (bounds: ``estimators.py``). They are estimates: with two draws the upper one is below
 the lower one in a third of completions; with one, as in DARE, it bounds nothing. Source: section 3 and
-facebookresearch/SPG."""
+facebookresearch/SPG.
+"""
 
 from __future__ import annotations
 

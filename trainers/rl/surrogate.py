@@ -5,7 +5,8 @@ log p of a drawn token in the distribution that the sampler drew it from, and th
 differ by more than rounding where the sampler caches approximately, cuts the distribution (top-p, top-k), suppresses
 tokens or uses guidance. :func:`importance` weighs for it, truncated.
 
-Shape letters: S completions, G completions of a prompt (a group), A actions (tokens or sequences)."""
+Shape letters: S completions, G completions of a prompt (a group), A actions (tokens or sequences).
+"""
 
 from __future__ import annotations
 
@@ -121,7 +122,8 @@ def action_weights(
     ``sequence_sum``: the mean over completions of the sum. ``constant_length``: that divided by the length of the
     canvas (Dr. GRPO, arXiv 2503.20783). ``transition_A``: the transition of each action, numbered over all completions;
     None: a completion has one; ``completions``, ``actions``: of the whole step, in all processes; ``canvas``: tokens of
-    a completion's canvas."""
+    a completion's canvas.
+    """
     if not len(sample_A):
         return torch.zeros(0, dtype=torch.float64)
     if kind == "token":

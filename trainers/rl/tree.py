@@ -4,7 +4,8 @@ A prompt has one tree: its root is the empty canvas, its leaves are completions 
 of its children's; its advantage is that value against its siblings' (d-TreeRPO, arXiv 2512.09675, section 3). A tree of
 branches (b_1, ..., b_s) has n_k = b_1 ... b_k nodes in level k, of T / s forwards each, T being those of a completion.
 
-A tree belongs to one process. Shape letters: B nodes of a level in all trees of a process."""
+A tree belongs to one process. Shape letters: B nodes of a level in all trees of a process.
+"""
 
 from __future__ import annotations
 

@@ -26,10 +26,8 @@ from dare_bench.types import ModelSpec
 
 
 class DPO(NoisedMethod):
-    """Direct preference optimization on ELBO estimates.
-
-    Learning rates are those of the alignment handbook (recipes/zephyr-7b-beta/dpo), DARE's VRPO has the first too.
-    """
+    """Direct preference optimization on ELBO estimates. Learning rates are those of the alignment handbook
+    (recipes/zephyr-7b-beta/dpo), DARE's VRPO has the first too."""
 
     name = "dpo"
     reads = "pairs"

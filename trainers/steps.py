@@ -78,9 +78,7 @@ class Step:
 @dataclass(frozen=True)
 class StepShape:
     """How a step is divided: ``items`` of a forward, ``accumulate`` forwards of a process, ``processes`` processes.
-
-    With sequence parallelism ``sequence`` processes compute a forward together, and count as one of ``processes``.
-    """
+    With sequence parallelism ``sequence`` processes compute a forward together, and count as one of ``processes``."""
 
     items: int
     accumulate: int = 1
@@ -154,11 +152,9 @@ Weigh = Callable[[Noise], Tensor]
 
 @dataclass
 class NoisedRows(StepSource):
-    """Steps of noised training rows (see :class:`StepSource`).
-
-    ``fresh``: noise and canvases are drawn anew in each epoch; otherwise a row keeps those of the first epoch. ``fill``
-    adds the EOS tokens of a step's items, by a key of each; None: the items have them.
-    """
+    """Steps of noised training rows (see :class:`StepSource`). ``fresh``: noise and canvases are drawn anew in each
+    epoch; otherwise a row keeps those of the first epoch. ``fill`` adds the EOS tokens of a step's items, by a key of
+    each; None: the items have them."""
 
     items: Sequence[Item]
     schedule: NoiseSchedule

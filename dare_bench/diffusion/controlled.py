@@ -100,10 +100,8 @@ def enumerates(n: int, mc_num: int, estimator: str) -> bool:
 
 
 def controlled_masks(n: int, mc_num: int, estimator: str, key: int, start: int = 0) -> MaskDraws:
-    """All masks of n tokens where ``enumerates``, else the one that hides all and ``mc_num`` draws.
-
-    Draws are ordered by stratum, half, side. ``start``: the index of the first token in the target.
-    """
+    """All masks of n tokens where ``enumerates``, else the one that hides all and ``mc_num`` draws. Draws are ordered
+    by stratum, half, side. ``start``: the index of the first token in the target."""
     if enumerates(n, mc_num, estimator):
         return replace(enumerate_masks(n), start=start)
     parts, sides, key_ = parts_of(estimator) or frozenset(), _sides(estimator), torch.tensor(key)
@@ -128,10 +126,8 @@ def controlled_masks(n: int, mc_num: int, estimator: str, key: int, start: int =
 
 
 def combine_controlled(parts: Sequence[MaskDraws], losses: Sequence[Tensor]) -> tuple[float, Tensor]:
-    """(log-likelihood, its deviations [U]) in nats from the losses of the masked tokens, float64 [M, n] a part.
-
-    Parts (blocks) are independent; what is fitted is fitted to all of them together.
-    """
+    """(log-likelihood, its deviations [U]) in nats from the losses of the masked tokens, float64 [M, n] a part. Parts
+    (blocks) are independent; what is fitted is fitted to all of them together."""
     value = -sum(float(part.weights_M @ loss_Mn.sum(1)) for part, loss_Mn in zip(parts, losses, strict=True))
     drawn = [_Units.of(part, loss_Mn) for part, loss_Mn in zip(parts, losses, strict=True) if part.round_size]
     if not drawn:

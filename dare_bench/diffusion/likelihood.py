@@ -65,11 +65,8 @@ def enumerate_masks(n: int) -> MaskDraws:
 
 
 def stratified_counts(n: int, size: int, generator: torch.Generator) -> Tensor:
-    """Masked-token counts of one round, int64 [size]: a random start, then even steps modulo n.
-
-    The arithmetic stays in float32: rounding in float64 gives other integers at some steps
-    (LLaDA get_log_likelihood.py, forward_process).
-    """
+    """Masked-token counts of one round, int64 [size]: a random start, then even steps modulo n. The arithmetic stays in
+    float32: rounding in float64 gives other integers at some steps (LLaDA get_log_likelihood.py, forward_process)."""
     k = int(torch.randint(1, n + 1, (), generator=generator))
     counts = torch.round(torch.linspace(float(k), k + (size - 1) * (n / size), steps=size)).long()
     return (counts - 1) % n + 1
@@ -89,10 +86,7 @@ def check_rounds(mc_num: int, batch_size: int) -> None:
 
 def reference_masks(n: int, mc_num: int, batch_size: int, generator: torch.Generator) -> MaskDraws:
     """The published Monte Carlo estimator with the published draws: ``mc_num / batch_size`` rounds of ``batch_size``
-    masks.
-
-    Source: ML-GSAI/LLaDA get_log_likelihood.py. ``mc_num % batch_size`` must be 0 (DecodingError).
-    """
+    masks. Source: ML-GSAI/LLaDA get_log_likelihood.py. ``mc_num % batch_size`` must be 0 (DecodingError)."""
     check_rounds(mc_num, batch_size)
     rounds, counts_all = [], []
     for _ in range(mc_num // batch_size):
@@ -165,11 +159,8 @@ def enumerate_blocks(spans: Sequence[range], block_length: int) -> list[MaskDraw
 
 def stratified_levels(draws: int, blocks: int, offset: float | Tensor) -> Tensor:
     """Noise levels of all (draw, block) cells, float64 [N, B]: one grid over all cells, shifted by ``offset`` in [0,
-    1).
-
-    Cells are counted draw by draw, so the levels of each block are also an even grid. Rows are sorted by level. Source:
-    EBPO (LLaDA2.1 report, arXiv 2602.08676).
-    """
+    1). Cells are counted draw by draw, so the levels of each block are also an even grid. Rows are sorted by level.
+    Source: EBPO (LLaDA2.1 report, arXiv 2602.08676)."""
     cells = draws * blocks
     levels_NB = ((torch.arange(cells, dtype=torch.float64) / cells + offset) % 1.0).view(draws, blocks)
     return levels_NB[levels_NB[:, 0].argsort()]
@@ -182,10 +173,8 @@ def level_counts(levels: Tensor, size: int | Tensor) -> Tensor:
 
 
 def block_masks(spans: Sequence[range], mc_num: int, key: int) -> list[MaskDraws]:
-    """``mc_num`` draws of every block: k of its s tokens masked, weight s / k.
-
-    Draws are counter-based: masks depend only on (key, draw, index in the target) and the number of blocks.
-    """
+    """``mc_num`` draws of every block: k of its s tokens masked, weight s / k. Draws are counter-based: masks depend
+    only on (key, draw, index in the target) and the number of blocks."""
     key_ = torch.tensor(key)
     levels_NB = stratified_levels(mc_num, len(spans), uniform(key_, Draw.NOISE_LEVEL, 0, 0))
     parts = []
@@ -199,11 +188,9 @@ def block_masks(spans: Sequence[range], mc_num: int, key: int) -> list[MaskDraws
 
 
 def draw(n: int, settings: dict[str, Any], seed: int) -> MaskDraws:
-    """The masks for a target of n tokens. ``auto``: exact up to 7 tokens, else the reference's draws.
-
-    ``seed`` seeds a generator for this target, so values do not depend on order or batch; targets of one document have
-    the same seed, hence the same masks if their lengths agree.
-    """
+    """The masks for a target of n tokens. ``auto``: exact up to 7 tokens, else the reference's draws. ``seed`` seeds a
+    generator for this target, so values do not depend on order or batch; targets of one document have the same seed,
+    hence the same masks if their lengths agree."""
     kind = settings["estimator"]
     if kind == "exact" or (kind == "auto" and n <= EXACT_LIMIT):
         return enumerate_masks(n)
@@ -212,11 +199,9 @@ def draw(n: int, settings: dict[str, Any], seed: int) -> MaskDraws:
 
 
 def combine(draws: MaskDraws, loss_M: Tensor) -> tuple[float, Tensor]:
-    """(log-likelihood, its deviations [R]) in nats from the summed masked losses of each draw, [M].
-
-    Deviations are those of round means if there are several rounds (the draws of a round share their offset), else of
-    draws. There are none for an enumeration and for a one-token target, where all draws are the same mask.
-    """
+    """(log-likelihood, its deviations [R]) in nats from the summed masked losses of each draw, [M]. Deviations are
+    those of round means if there are several rounds (the draws of a round share their offset), else of draws. There are
+    none for an enumeration and for a one-token target, where all draws are the same mask."""
     terms = draws.weights_M * loss_M.double()
     value = -float(terms.sum())
     m = len(terms)

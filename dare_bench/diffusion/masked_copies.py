@@ -19,11 +19,8 @@ from dare_bench.errors import UsageError
 
 @dataclass(frozen=True)
 class Batch:
-    """Rows of one batch, packed. T tokens, B rows.
-
-    ``row_T`` is each token's row, ``column_T`` its position in the row, ``response_T`` is True where a token may be
-    masked and is learned, ``lengths`` are the rows' lengths.
-    """
+    """Rows of one batch, packed. T tokens, B rows. ``row_T`` is each token's row, ``column_T`` its position in the row,
+    ``response_T`` is True where a token may be masked and is learned, ``lengths`` are the rows' lengths."""
 
     tokens_T: Tensor
     row_T: Tensor
@@ -67,12 +64,9 @@ def select(batch: Batch, rows: Sequence[int]) -> tuple[Batch, Tensor]:
 
 @dataclass(frozen=True)
 class MaskedCopies:
-    """Packed copies.
-
-    ``batch`` holds the rows without noise, one for each copy: the second copy of block-causal training. ``seen_T`` is
-    what the network reads; ``at_N`` are packed indices of the scored positions, sorted (equal indices: several targets
-    of one position); ``target_N`` their targets.
-    """
+    """Packed copies. ``batch`` holds the rows without noise, one for each copy: the second copy of block-causal
+    training. ``seen_T`` is what the network reads; ``at_N`` are packed indices of the scored positions, sorted (equal
+    indices: several targets of one position); ``target_N`` their targets."""
 
     batch: Batch
     seen_T: Tensor

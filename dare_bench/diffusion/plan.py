@@ -382,10 +382,8 @@ class Plan:
 
 @dataclass(frozen=True)
 class GroupQueries:
-    """The selected tokens of one group, padded to equal counts a row.
-
-    ``index_RQ`` points into the N selected tokens, ``keep_RQ`` is False on padding, ``column_RQ`` counts in the row.
-    """
+    """The selected tokens of one group, padded to equal counts a row. ``index_RQ`` points into the N selected tokens,
+    ``keep_RQ`` is False on padding, ``column_RQ`` counts in the row."""
 
     index_RQ: Tensor
     keep_RQ: Tensor

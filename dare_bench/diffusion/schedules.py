@@ -87,11 +87,9 @@ def draw(schedule: NoiseSchedule, copies: CleanCopies) -> Noise:
 
 
 def weights(noise: Noise, weighting: Weighting, cart_q: float = CART_Q) -> Tensor:
-    """The weight of each token's loss within its row, float64 [T]; 0 where it is not masked.
-
-    ``elbo``: 1 / (p draws), so that a row's weighted losses sum to an estimate of its negative ELBO. ``plain``: 1 /
-    draws. ``cart``: context-adaptive weights (Dream, arXiv 2508.15487, section 4.2) with rate ``cart_q``, / draws.
-    """
+    """The weight of each token's loss within its row, float64 [T]; 0 where it is not masked. ``elbo``: 1 / (p draws),
+    so that a row's weighted losses sum to an estimate of its negative ELBO. ``plain``: 1 / draws. ``cart``:
+    context-adaptive weights (Dream, arXiv 2508.15487, section 4.2) with rate ``cart_q``, / draws."""
     if weighting == "elbo":
         weight_T = 1.0 / noise.probability_T
     elif weighting == "cart":
@@ -102,10 +100,8 @@ def weights(noise: Noise, weighting: Weighting, cart_q: float = CART_Q) -> Tenso
 
 
 def cart(batch: Batch, masked_T: Tensor, q: float = CART_Q) -> Tensor:
-    """w_i = sum over visible tokens j of the row of q (1 - q)^(|i - j| - 1) / 2, float64 [T]; at most 1.
-
-    Summed up to the distance beyond which less than 1e-14 of the weight lies.
-    """
+    """w_i = sum over visible tokens j of the row of q (1 - q)^(|i - j| - 1) / 2, float64 [T]; at most 1. Summed up to
+    the distance beyond which less than 1e-14 of the weight lies."""
     reach = min(math.ceil(math.log(1e-14) / math.log1p(-q)), max(batch.lengths))
     distance = torch.arange(-reach, reach + 1).abs().double()
     kernel = torch.where(distance > 0, 0.5 * q * (1 - q) ** (distance - 1), 0.0)
@@ -119,10 +115,8 @@ def levels(key_B: Tensor, step: int | Tensor, eps: float = EPS) -> Tensor:
 
 
 def even_levels(key: int, step: int, rows: int, eps: float = EPS) -> Tensor:
-    """Levels of a batch on an even grid over (eps, 1) with a random offset, in random order: float64 [B].
-
-    Each level is uniform, so the mean loss is the same, but it varies less between steps.
-    """
+    """Levels of a batch on an even grid over (eps, 1) with a random offset, in random order: float64 [B]. Each level is
+    uniform, so the mean loss is the same, but it varies less between steps."""
     key_B = torch.arange(rows) + key
     offset = uniform(key_B[:1], Draw.NOISE_LEVEL, step, 0)
     even_B = eps + (1.0 - eps) * ((torch.arange(rows, dtype=torch.float64) / rows + offset) % 1.0)
@@ -176,10 +170,8 @@ def _ranks(copies: CleanCopies, draw_T: Tensor, group_T: Tensor) -> Tensor:
 
 def _counts(schedule: NoiseSchedule, copies: CleanCopies) -> tuple[Tensor, Tensor]:
     """Exactly k of a row's L tokens: k_j = ((k0 - 1 + floor(j L / n)) mod L) + 1 for draw j of n, k0 uniform on 1..L.
-
     LLaDA's forward_process (get_log_likelihood.py) rounds k0 + j L / n half to even, and then some k_j are not uniform
-    (L = 2, n = 4: draw 1 always masks both tokens); an integer shift keeps every k_j uniform.
-    """
+    (L = 2, n = 4: draw 1 always masks both tokens); an integer shift keeps every k_j uniform."""
     batch = copies.batch
     length_R = batch.response_lengths_B
     first_R = (uniform(copies.key_R, Draw.NOISE_LEVEL, 0, 0) * length_R).floor().long()

@@ -63,10 +63,8 @@ def adapter_content(spec: RunSpec, content: str) -> str | None:
 def settings_by_task(
     model: LoadedModel, requests: Sequence[Request]
 ) -> tuple[dict[str, dict[str, Any]], dict[str, dict[str, Any]]]:
-    """(decoding, likelihood): all resolved values of each task, of generate and of score requests.
-
-    ``requests`` are as the model sees them. Raises DecodingError before anything is computed.
-    """
+    """(decoding, likelihood): all resolved values of each task, of generate and of score requests. ``requests`` are as
+    the model sees them. Raises DecodingError before anything is computed."""
     decoding: dict[str, dict[str, Any]] = {}
     likelihood: dict[str, dict[str, Any]] = {}
     distinct: dict[str, Request] = {}

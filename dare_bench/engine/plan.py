@@ -23,11 +23,9 @@ class PlannedRun:
 
 
 def plan(fields: Mapping[str, Any]) -> list[PlannedRun]:
-    """The runs for ``fields``: one, unless ``tasks`` names a suite or ``recipe`` several published scores.
-
-    The user's fields take precedence over suite and recipe. Raises UnknownNameError: an unknown recipe; UsageError: a
-    recipe with tasks, a suite with a harness.
-    """
+    """The runs for ``fields``: one, unless ``tasks`` names a suite or ``recipe`` several published scores. The user's
+    fields take precedence over suite and recipe. Raises UnknownNameError: an unknown recipe; UsageError: a recipe with
+    tasks, a suite with a harness."""
     given = {name: value for name, value in fields.items() if value is not None}
     if "recipe" in given:
         return _recipes(given)

@@ -63,7 +63,7 @@ def preview(model: Any = None, *, on_ready: Callable[[Preview], None] = lambda _
     Args:
         on_ready: called with the preview without its timing, before samples are timed.
 
-    Raises: the errors that ``evaluate`` raises before it computes.
+    Raises the errors that ``evaluate`` raises before it computes.
     """
     spec, opened = resolve_spec(None, model, fields)
     source_class = checked_harness(spec)
@@ -95,9 +95,7 @@ def preview(model: Any = None, *, on_ready: Callable[[Preview], None] = lambda _
 
 def most_forwards(model: LoadedModel, fields: Mapping[str, Any]) -> int:
     """The forward passes that an evaluation by these fields takes at most, counted per row; ``model`` needs no weights.
-
-    Raises: the errors that ``evaluate`` raises before it computes.
-    """
+    Raises the errors that ``evaluate`` raises before it computes."""
     spec, _ = resolve_spec(None, None, fields)
     prepare = request_preparer(model, spec)
     return sum(model.forwards(prepare(request)) for request in checked_harness(spec)(spec, model).requests())

@@ -98,10 +98,8 @@ class Queue:
         return to_sample(self.journal.sample(request.key), request)
 
     def fill(self, requests: Sequence[Request]) -> None:
-        """Compute the requests that are neither in the journal nor among the failures.
-
-        Raises: what ``answer`` raises, and what the model does.
-        """
+        """Compute the requests that are neither in the journal nor among the failures. Raises what ``answer`` raises,
+        and what the model does."""
         missing = {r.key: r for r in self._missing(requests)}
         prepared = [self.prepare(request) for request in missing.values()]
         work = {request.key: max(1, self.model.forwards(request)) for request in prepared}
@@ -134,7 +132,7 @@ class Queue:
         Args:
             share: maximum number of rows to generate at a time, if it is less than what the model would take.
 
-        Raises: what the model does.
+        Raises what the model does.
         """
         taken: dict[str, Request] = {}
         rows = min(self.max_rows or self.model.default_rows, share)

@@ -210,10 +210,8 @@ def _generation(record: Mapping[str, Any], response: Any) -> Generation:
 
 
 def _likelihood(record: Mapping[str, Any], response: Any, cost: float | None) -> Likelihood:
-    """A log-likelihood, which lm-eval writes as text without loss.
-
-    ``cost`` is what OpenCompass compares, -value / tokens; it gives the number of tokens.
-    """
+    """A log-likelihood, which lm-eval writes as text without loss. ``cost`` is what OpenCompass compares, -value /
+    tokens; it gives the number of tokens."""
     value = float(response[0])
     greedy = {"True": True, "False": False}.get(str(response[1]))
     tokens = round(-float(record["value"]) / cost) if cost and record.get("value") is not None else 0

@@ -33,10 +33,8 @@ TOLERANCE = 1e-9
 
 @dataclass(frozen=True, slots=True)
 class RescoredValue:
-    """A value as recorded and as scored ``again``; None: missing.
-
-    A score of a task or group, or with ``doc_id`` the contribution of one document.
-    """
+    """A value as recorded and as scored ``again``; None: missing. A score of a task or group, or with ``doc_id`` the
+    contribution of one document."""
 
     task: str
     metric: str

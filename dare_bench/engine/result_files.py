@@ -245,10 +245,8 @@ def _events(journal: Journal) -> Iterator[schema.RunEvent]:
 
 
 def _lm_eval_keys(run: RunRecord, block: schema.Block) -> dict[str, Any]:
-    """lm-eval's dict, with what its command adds to it: model, hashes of prompts and settings, and evaluation time.
-
-    The harness's values win, except those of ``ours``, which lm-eval does not know.
-    """
+    """lm-eval's dict, with what its command adds to it: model, hashes of prompts and settings, and evaluation time. The
+    harness's values win, except those of ``ours``, which lm-eval does not know."""
     spec, name = run.spec, block.model.name
     results = dict(run.harness.results)
     adapter = {"peft": spec.adapter} if spec.adapter else {}

@@ -60,10 +60,8 @@ def digest(rows: Iterable[Item]) -> str:
 
 @dataclass(frozen=True)
 class Data:
-    """Rows of one kind, the hash of their contents, and the name of their source.
-
-    ``canvas``: number of tokens that answers are decoded into, if the source specifies it (the tasks of dare-bench do).
-    """
+    """Rows of one kind, the hash of their contents, and the name of their source. ``canvas``: number of tokens that
+    answers are decoded into, if the source specifies it (the tasks of dare-bench do)."""
 
     kind: Kind
     rows: tuple[Item, ...]
@@ -88,10 +86,8 @@ class TokenRow:
 
 @dataclass(frozen=True)
 class Tokens:
-    """Data as token ids: an example is one row, a pair two (the preferred one first).
-
-    ``canvas``: number of tokens that answers are decoded into, if the source specifies it. ``limit``: maximum tokens of
-    a row; None: the model's context.
+    """Data as token ids: an example is one row, a pair two (the preferred one first). ``canvas``: number of tokens that
+    answers are decoded into, if the source specifies it. ``limit``: maximum tokens of a row; None: the model's context.
     """
 
     kind: Kind

@@ -34,11 +34,9 @@ HUB_ID = re.compile(r"[A-Za-z0-9][\w.-]*(/[\w.-]+)?(:[\w.-]+)?")
 
 
 def find_files(data: str, split: str) -> list[Path]:
-    """The files of ``data``, sorted; none if it can only be a hub id.
-
-    Of a folder, the files of the split (``train.jsonl``, ``data/train-00000.parquet``), or all files if no file name
-    contains a split. Raises UsageError: a path, pattern or folder without such files.
-    """
+    """The files of ``data``, sorted; none if it can only be a hub id. Of a folder, the files of the split
+    (``train.jsonl``, ``data/train-00000.parquet``), or all files if no file name contains a split. Raises UsageError: a
+    path, pattern or folder without such files."""
     allowed = ", ".join(SUFFIXES)
     path = existing(data)
     if path is not None and path.is_file():

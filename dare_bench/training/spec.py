@@ -53,11 +53,9 @@ MAX_STEPS, MAX_EPOCHS = 10**9, 1e6
 
 
 class TrainSpec(BaseModel):
-    """One training. Settings that transformers' TrainingArguments has keep its names and meanings.
-
-    ``options`` are the settings of the method by name (``dare-bench train METHOD --help`` lists them); the defaults
-    depend on the model's family.
-    """
+    """One training. Settings that transformers' TrainingArguments has keep its names and meanings. ``options`` are the
+    settings of the method by name (``dare-bench train METHOD --help`` lists them); the defaults depend on the model's
+    family."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 

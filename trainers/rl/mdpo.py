@@ -222,10 +222,7 @@ def continued(rewards: Sequence[Sequence[float]]) -> Tensor:
 
 def step_scores(reward_BT: Tensor) -> Tensor:
     """r_t - r_(t-1) + 1 + mean(r_(t+1), ..., r_T), float64 [B, T]; the first forward has r_1 for the difference, and
-    the last one r_T for the mean.
-
-    The constant 1 is the published one; it cancels in advantages.
-    """
+    the last one r_T for the mean. The constant 1 is the published one; it cancels in advantages."""
     reward_BT = reward_BT.double()
     change_BT = reward_BT.diff(dim=1, prepend=torch.zeros_like(reward_BT[:, :1]))
     later_BT = reward_BT[:, 1:].flip(1).cumsum(1) / torch.arange(1, reward_BT.shape[1])

@@ -60,10 +60,7 @@ def clipped(
     log_ratio_A: Tensor, advantage_A: Tensor, low: float, high: float, dual: float | None = None
 ) -> tuple[Tensor, Tensor]:
     """PPO's loss of each action, max(-A rho, -A clip(rho, 1 - low, 1 + high)), and where the clip has taken its
-    gradient.
-
-    ``dual``: for A < 0 the loss is at most -A dual (arXiv 1912.09729; DARE has 3).
-    """
+    gradient. ``dual``: for A < 0 the loss is at most -A dual (arXiv 1912.09729; DARE has 3)."""
     return _ppo(log_ratio_A.clamp(max=MAX_LOG_RATIO).exp(), advantage_A, low, high, dual)
 
 
@@ -100,10 +97,8 @@ def clip_metrics(log_ratio_A: Tensor, active_A: Tensor, ratios: bool) -> dict[st
 
 
 def divergence(log_ratio_A: Tensor, kind: Divergence = "k3") -> Tensor:
-    """An estimate of KL(policy || reference) from lr = log policy - log reference of each action.
-
-    k1 = lr, k2 = lr^2 / 2, k3 = exp(-lr) - 1 + lr (Schulman, "Approximating KL Divergence", 2020).
-    """
+    """An estimate of KL(policy || reference) from lr = log policy - log reference of each action. k1 = lr, k2 = lr^2 /
+    2, k3 = exp(-lr) - 1 + lr (Schulman, "Approximating KL Divergence", 2020)."""
     if kind == "k1":
         return log_ratio_A
     if kind == "k2":

@@ -346,11 +346,6 @@ class Loop(Trainer):
             log.info("continuing after step %d of %d from %s", step_of(last), steps, last)
         return last
 
-    def catch_up(self, out: Path) -> None:
-        """Evaluate checkpoints whose evaluation was interrupted; finished evaluations are only read."""
-        for step, folder in checkpoints(out).items():
-            self.evaluate_saved(folder, step)
-
 
 class _SaveAndLogCallback(TrainerCallback):
     """Requests a checkpoint when one is due, and a log entry for each step that may be the last and for evaluations."""

@@ -3,11 +3,11 @@ method."""
 
 from __future__ import annotations
 
-from typing import Any, Literal
+from typing import Literal
 
-from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
+from pydantic import BaseModel, ConfigDict, Field, model_validator
 
-from dare_bench.diffusion.schedule_names import CART_Q, EPS, ScheduleName, Unbiased, Weighting
+from dare_bench.diffusion.schedule_names import CART_Q, EPS, Range, ScheduleName, Unbiased, Weighting
 from dare_bench.errors import UsageError
 
 Padding = Literal["drawn", "longest", "eos_supervised", "masked_out"]
@@ -79,9 +79,7 @@ class SFTOptions(NoisedOptions):
 
     noise: ScheduleName = Field("uniform", description="Noise schedule (docs/training.md); for LLaDA2 band.")
     draws: int = Field(1, ge=1, description="Noised copies of each row.")
-    band: tuple[float, float] = Field(
-        (0.3, 0.8), description="Lowest and highest noise level of the schedule band: low,high."
-    )
+    band: Range = Field((0.3, 0.8), description="Lowest and highest noise level of the schedule band: low,high.")
     weight: Weighting = Field("elbo", description="Weight of a masked token: elbo is 1 / p, plain 1; for LLaDA2 plain.")
     cart_q: float = Field(
         CART_Q, gt=0, lt=1, description="Geometric rate of weight=cart: the share of the nearest visible tokens."
@@ -91,11 +89,6 @@ class SFTOptions(NoisedOptions):
         description="Divide by each row's learned tokens, by all learned, or by all masked tokens of a step; for SDAR "
         "token, for LLaDA2 mask.",
     )
-
-    @field_validator("band", mode="before", json_schema_input_type=tuple[float, float] | str)
-    @classmethod
-    def _two(cls, value: Any) -> Any:
-        return tuple(part for part in value.split(",") if part.strip()) if isinstance(value, str) else value
 
 
 class DPOOptions(NoisedOptions):

@@ -93,7 +93,8 @@ def run(objective: Objective, spec: TrainSpec, model: LoadedModel, data: Tokens,
             log.warning("warmup_steps covers all steps (%d), of which the first has a learning rate of 0", steps)
     last = loop.read_last_checkpoint(out)
     if spec.eval_every is not None:
-        loop.catch_up(out)
+        for step, folder in checkpoints(out).items():  # those whose evaluation was interrupted; finished ones are read
+            loop.evaluate_saved(folder, step)
     if last is None or not loop.has_ended(last):
         _train(loop, out, last)
     step = loop.save_final(out)

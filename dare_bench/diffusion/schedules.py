@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import get_args
 
 import torch
@@ -20,7 +20,7 @@ from torch import Tensor
 from torch.nn.functional import conv1d
 
 from dare_bench.diffusion.likelihood import level_counts
-from dare_bench.diffusion.masked_copies import Batch, select
+from dare_bench.diffusion.masked_copies import Batch
 from dare_bench.diffusion.rng import Draw, uniform
 from dare_bench.diffusion.schedule_names import CART_Q, EPS, ScheduleName, Weighting
 from dare_bench.errors import UsageError
@@ -72,11 +72,6 @@ class Noise:
     masked_T: Tensor
     probability_T: Tensor
     draws: int
-
-    def take(self, copies: list[int]) -> Noise:
-        """Some of the copies, in the order given."""
-        batch, at_T = select(self.batch, copies)
-        return replace(self, batch=batch, masked_T=self.masked_T[at_T], probability_T=self.probability_T[at_T])
 
 
 def draw(schedule: NoiseSchedule, copies: CleanCopies) -> Noise:

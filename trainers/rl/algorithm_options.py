@@ -3,10 +3,11 @@ method."""
 
 from __future__ import annotations
 
-from typing import Any, Literal
+from typing import Literal
 
 from pydantic import Field, field_validator, model_validator
 
+from dare_bench.diffusion.schedule_names import Range
 from dare_bench.trainers.rl.options import AGGREGATION, Advantage, Aggregation, EndOptions, RatioOptions, RLOptions
 
 
@@ -30,15 +31,10 @@ class CoupledGRPOOptions(EndOptions, RatioOptions):
     advantage: Advantage = Field("leave_one_out", description="Advantages within a group.")
     epsilon: float = Field(0.5, ge=0, description="Clip range of the ratio.")
     beta: float = Field(0.01, ge=0, description="Strength of the KL penalty to the reference policy; 0 needs none.")
-    level: tuple[float, float] = Field((0.2, 0.8), description="Lowest and highest mask level: low,high.")
+    level: Range = Field((0.2, 0.8), description="Lowest and highest mask level: low,high.")
     normalized: bool = Field(
         False, description="Divide the token's value by 1.5, the expected number of its predictions."
     )
-
-    @field_validator("level", mode="before", json_schema_input_type=tuple[float, float] | str)
-    @classmethod
-    def _two(cls, value: Any) -> Any:
-        return tuple(part for part in value.split(",") if part.strip()) if isinstance(value, str) else value
 
     @field_validator("level")
     @classmethod

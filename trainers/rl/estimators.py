@@ -12,6 +12,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -41,6 +42,18 @@ class Actions:
     transition_A: Tensor | None = None
     advantage_A: Tensor | None = None
 
+    @classmethod
+    def of_tokens(cls, copies: MaskedCopies, sample_R: Tensor, sample_A: Tensor | None = None, **more: Any) -> Actions:
+        """Each scored token is an action with its log-probability; its completion is that of its copy by default."""
+        return cls(
+            copies=copies,
+            sample_R=sample_R,
+            coefficient_N=torch.ones(len(copies.at_N), dtype=torch.float64),
+            action_N=torch.arange(len(copies.at_N)),
+            sample_A=sample_R[copies.copy_N] if sample_A is None else sample_A,
+            **more,
+        )
+
     def logprobs(self, nll_N: Tensor) -> Tensor:
         """v_a from -log p of the scored tokens, float64 [A], with a graph where ``nll_N`` has one."""
         lp_N = -nll_N.double() * self.coefficient_N
@@ -60,7 +73,10 @@ def fully_masked(
     """One copy of each completion, all of it masked; an action is a token (diffu-GRPO, arXiv 2504.12216, section 3.2).
     ``prompt_probability``: each prompt token is hidden with it, and never scored."""
     batch = _rows(completions)
-    hidden_T = batch.response_T | _hidden_prompt(completions, batch, iteration, prompt_probability)
+    hidden_T = batch.response_T
+    if prompt_probability:
+        u_T = uniform(_keys(completions)[batch.row_T], Draw.MASK, iteration, batch.column_T)
+        hidden_T = hidden_T | (u_T < prompt_probability)
     return _tokens(completions, [_scoring(completions, batch, hidden_T, batch.response_T, mask_id)], [1.0])
 
 
@@ -121,16 +137,8 @@ def trajectory(completions: Sequence[Completion], mask_id: int, block_length: in
             count += int(block_L[-1]) + 1
     if not parts:
         return empty(completions)
-    copies = concatenated(parts)
-    sample_R = torch.tensor(samples)
-    return Actions(
-        copies=copies,
-        sample_R=sample_R,
-        coefficient_N=torch.ones(len(copies.at_N), dtype=torch.float64),
-        action_N=torch.arange(len(copies.at_N)),
-        sample_A=sample_R[copies.copy_N],
-        transition_A=torch.cat(transitions).unique(return_inverse=True)[1],
-    )
+    transition_A = torch.cat(transitions).unique(return_inverse=True)[1]
+    return Actions.of_tokens(concatenated(parts), torch.tensor(samples), transition_A=transition_A)
 
 
 def predicted(completions: Sequence[Completion], mask_id: int) -> Actions:
@@ -152,16 +160,8 @@ def predicted(completions: Sequence[Completion], mask_id: int) -> Actions:
     copies = MaskedCopies(batch, torch.where(hidden_T, mask_id, batch.tokens_T), at_N, batch.tokens_T[at_N])
     sample_R = torch.tensor([number for number, _, _ in chosen])
     worth = [f.advantage * len(f.tokens) / max(len(f.masked), 1) for _, _, f in chosen]
-    worth_R, copy_N = torch.tensor(worth, dtype=torch.float64), copies.copy_N
-    return Actions(
-        copies=copies,
-        sample_R=sample_R,
-        coefficient_N=torch.ones(len(at_N), dtype=torch.float64),
-        action_N=torch.arange(len(at_N)),
-        sample_A=sample_R[copy_N],
-        transition_A=copy_N,
-        advantage_A=worth_R[copy_N],
-    )
+    advantage_A = torch.tensor(worth, dtype=torch.float64)[copies.copy_N]
+    return Actions.of_tokens(copies, sample_R, transition_A=copies.copy_N, advantage_A=advantage_A)
 
 
 def from_parents(completions: Sequence[Completion], mask_id: int) -> Actions:
@@ -189,14 +189,7 @@ def from_parents(completions: Sequence[Completion], mask_id: int) -> Actions:
         firsts.append(members[0])
     if not parts:
         return empty(completions)
-    sample_A = torch.cat(samples)
-    return Actions(
-        copies=concatenated(parts),
-        sample_R=torch.tensor(firsts),
-        coefficient_N=torch.ones(len(sample_A), dtype=torch.float64),
-        action_N=torch.arange(len(sample_A)),
-        sample_A=sample_A,
-    )
+    return Actions.of_tokens(concatenated(parts), torch.tensor(firsts), torch.cat(samples))
 
 
 def elbo(
@@ -325,9 +318,7 @@ def empty(completions: Sequence[Completion]) -> Actions:
     """No action at all."""
     none = torch.zeros(0, dtype=torch.long)
     batch = _rows(completions[:1])
-    copies = MaskedCopies(batch, batch.tokens_T, none, none)
-    sample_R = torch.zeros(1, dtype=torch.long)
-    return Actions(copies=copies, sample_R=sample_R, coefficient_N=none.double(), action_N=none, sample_A=none)
+    return Actions.of_tokens(MaskedCopies(batch, batch.tokens_T, none, none), torch.zeros(1, dtype=torch.long))
 
 
 def _rows(completions: Sequence[Completion]) -> Batch:
@@ -336,13 +327,6 @@ def _rows(completions: Sequence[Completion]) -> Batch:
 
 def _keys(completions: Sequence[Completion]) -> Tensor:
     return torch.tensor([c.key for c in completions])
-
-
-def _hidden_prompt(completions: Sequence[Completion], batch: Batch, iteration: int, probability: float) -> Tensor:
-    if probability == 0:
-        return torch.zeros_like(batch.response_T)
-    u_T = uniform(_keys(completions)[batch.row_T], Draw.MASK, iteration, batch.column_T)
-    return ~batch.response_T & (u_T < probability)
 
 
 def _scoring(

@@ -118,7 +118,9 @@ def check_fields(method: Algorithm, spec: ModelSpec) -> None:
     """Raise DecodingError for a decoding field of the rollout that another setting, or the model, determines."""
     for name in method.options.rollout:
         if name in OWN_FIELDS:
-            raise DecodingError(f"rollout {name}={method.options.rollout[name]!r}: {name} is {_set_by(name)}")
+            by = OWN_FIELDS[name]
+            remedy = f"set by {by}; give that instead" if by.startswith("--") else f"{by}; omit it"
+            raise DecodingError(f"rollout {name}={method.options.rollout[name]!r}: {name} is {remedy}")
         if name in method.rollout_fields:
             fixed = ", ".join(f"{field}={value}" for field, value in method.rollout_fields.items())
             raise DecodingError(

@@ -211,16 +211,6 @@ def test_a_row_is_hidden_by_its_key_alone_whatever_stands_beside_it(schedule):
     assert len({str(reported) for reported in alone.values()}) > 1, "draws differ"
 
 
-def test_a_part_keeps_its_masks():
-    noise = draw(NoiseSchedule("uniform", 2), copies(ROWS, 2))
-    part = noise.take([6, 1])
-    masks_R, chances_R = (x.split(list(noise.batch.lengths)) for x in (noise.masked_T, noise.probability_T))
-    assert part.batch.lengths == (6, 7)
-    assert torch.equal(part.masked_T, torch.cat([masks_R[6], masks_R[1]]))
-    assert torch.equal(part.probability_T, torch.cat([chances_R[6], chances_R[1]]))
-    assert part.draws == 2
-
-
 # CART
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -36,67 +36,46 @@ def replay(
     from dare_bench.training.setup import replay as replayed
 
     log_to_stderr()
-    result, piece = replayed(Path(out), step, model)
-    shown = sorted(result.groups, key=lambda group: not any(c.advantage for c in group))[:groups]
+    record = replayed(Path(out), step, model)
+    shown = sorted(record["groups"], key=lambda group: not any(c["advantage"] for c in group))[:groups]
     if html is not None:
         from dare_bench.leaderboards.answer_pages import write_rollout
 
-        echo_error(f"wrote {write_rollout(_record(result, shown, piece), html)}")
+        echo_error(f"wrote {write_rollout(record | {'groups': shown}, html)}")
     if json:
-        echo_json(_record(result, result.groups, piece))
+        echo_json(record)
         return
-    updated = "; it has no weights of tokens" if result.is_table else "" if result.updated_from else (
-        f"; weights of tokens need checkpoint-{result.step - 1}, which was not kept"
-    )  # fmt: skip
+    updated = ""
+    if record["updated_from"] is None:
+        why = f"weights of tokens need checkpoint-{step - 1}, which was not kept"
+        updated = "; " + ("it has no weights of tokens" if record["sampled_from"].startswith("the table") else why)
     echo(
-        f"step {result.step} of {result.steps}: rollout {result.rollout + 1}, inner iteration {result.iteration + 1} "
-        f"of {result.iterations}, sampled from {result.sampled_from}{updated}"
+        f"step {step} of {record['steps']}: rollout {record['rollout'] + 1}, inner iteration {record['iteration'] + 1} "
+        f"of {record['iterations']}, sampled from {record['sampled_from']}{updated}"
     )
     for group in shown:
-        _print_group(plain_console(), group, piece)
-    echo(f"\n{len(shown)} of {len(result.groups)} groups; --groups N shows more, --json all")
+        _print_group(plain_console(), group)
+    echo(f"\n{len(shown)} of {len(record['groups'])} groups; --groups N shows more, --json all")
 
 
-def _print_group(console: Console, group: Any, piece: Callable[[int], str]) -> None:
+def _print_group(console: Console, group: Sequence[dict[str, Any]]) -> None:
     """A prompt and its completions; green tokens become likelier, red ones less likely."""
     from rich.text import Text
 
-    echo(f"\nprompt ({group[0].where}): " + visible(_text(group[0].prompt, piece)).replace("\n", "⏎"))
+    echo(f"\nprompt ({group[0]['where']}): " + _line(group[0]["prompt_text"]))
     for c in group:
-        reward = "none  " if c.reward is None else f"{c.reward:<6.3g}"
-        line = Text(f"  reward {reward} advantage {c.advantage:<+8.3g}")
-        scored = c.tokens[: c.scored]  # an ELBO scores all of them
-        for token, weight in zip(scored, c.weights or [None] * len(scored), strict=False):
+        reward = "none  " if c["reward"] is None else f"{c['reward']:<6.3g}"
+        line = Text(f"  reward {reward} advantage {c['advantage']:<+8.3g}")
+        scored = c["pieces"][: c["scored"]]  # an ELBO scores all of them
+        for piece, weight in zip(scored, c["weights"] or [None] * len(scored), strict=False):
             color = "" if not weight else "green" if weight > 0 else "red"
-            line.append(" " + (visible(piece(token)).replace("\n", "⏎") or "∅"), style=color)
+            line.append(" " + (_line(piece) or "∅"), style=color)
             line.append("" if weight is None else f"({weight:+.2g})", style="dim")
         console.print(line, soft_wrap=True)
-        for predicted in c.predictions:
-            seen = visible(_text(predicted.tokens[: predicted.scored], piece)).replace("\n", "⏎")
-            echo(f"    {len(predicted.masked)} masked: advantage {predicted.advantage:<+8.3g} predicted {seen}")
+        for each in c["predictions"]:
+            said = f"advantage {each['advantage']:<+8.3g} predicted {_line(each['text'])}"
+            echo(f"    {len(each['masked'])} masked: {said}")
 
 
-def _text(tokens: Sequence[int], piece: Callable[[int], str]) -> str:
-    return "".join(map(piece, tokens))
-
-
-def _record(result: Any, groups: Sequence[Any], piece: Callable[[int], str]) -> dict[str, Any]:
-    """Groups of the replay as JSON, with the texts of the tokens."""
-    names = ("step", "steps", "rollout", "iteration", "iterations", "sampled_from", "updated_from")
-    return {
-        **{name: getattr(result, name) for name in names},
-        "groups": [[_completion_record(completion, piece) for completion in group] for group in groups],
-    }
-
-
-def _completion_record(completion: Any, piece: Callable[[int], str]) -> dict[str, Any]:
-    names = ("where", "text", "reward", "advantage", "prompt", "tokens", "scored", "set_at", "logprobs", "weights")
-    return {
-        **{name: getattr(completion, name) for name in names},
-        "prompt_text": _text(completion.prompt, piece),
-        "pieces": [piece(token) for token in completion.tokens],
-        "predictions": [
-            {"masked": each.masked, "advantage": each.advantage, "text": _text(each.tokens[: each.scored], piece)}
-            for each in completion.predictions
-        ],
-    }
+def _line(text: str) -> str:
+    return visible(text).replace("\n", "⏎")

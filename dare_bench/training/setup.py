@@ -3,7 +3,7 @@ replay one of its steps."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -184,14 +184,14 @@ _CONTENT = {"base_content": "the starting checkpoint", "base_adapter": "the star
 """Recorded hashes, and of what they are."""
 
 
-def replay(out: Path, step: int, model: str | None = None) -> tuple[Any, Callable[[int], str]]:
+def replay(out: Path, step: int, model: str | None = None) -> dict[str, Any]:
     """Replay a step (counted from 1) of the training in ``out``.
 
     Args:
         model: where the starting checkpoint is now, if it was moved.
 
     Returns:
-        What the method replayed (``trainers.rl.replay.Replay``), and the text of a token.
+        See :func:`dare_bench.trainers.rl.replay.replay`.
 
     Raises:
         UsageError: a method without rollouts, no such step, or one that cannot be replayed.
@@ -228,8 +228,7 @@ def replay(out: Path, step: int, model: str | None = None) -> tuple[Any, Callabl
                 f"{what} of {out} is not what it was trained from ({name}); restore it, or give --model"
             )
     opened.add_adapter()
-    replayed = opened.method.replay(
+    replayed: dict[str, Any] = opened.method.replay(
         opened.spec, opened.model.loaded, opened.data, out, opened.services, step, before.batch
     )
-    decode = getattr(opened.model.loaded.tokenizer, "decode", None)
-    return replayed, lambda token: f"<{token}>" if decode is None else str(decode([token]))
+    return replayed

@@ -69,23 +69,23 @@ def test_a_replay_is_what_was_trained_on(trained: Any, step: int) -> None:
     from dare_bench.training.setup import replay
 
     out, rollouts, weights = trained
-    result, piece = replay(out, step)
+    result = replay(out, step)
     rollout = rollouts[(step - 1) // 2]
-    replayed = [c for group in result.groups for c in group]
-    assert [c.tokens for c in replayed] == [c.tokens for c in rollout.completions]
-    assert [c.text for c in replayed] == rollout.texts
-    assert [c.reward for c in replayed] == rollout.rewards
-    assert [c.advantage for c in replayed] == rollout.advantage
+    replayed = [c for group in result["groups"] for c in group]
+    assert [c["tokens"] for c in replayed] == [c.tokens for c in rollout.completions]
+    assert [c["text"] for c in replayed] == rollout.texts
+    assert [c["reward"] for c in replayed] == rollout.rewards
+    assert [c["advantage"] for c in replayed] == rollout.advantage
     # Without an advantage and with the reference's own weights, what the KL penalty leaves is a rounding error.
     settled = sorted(weight for weight in weights[step - 1].weight_N.tolist() if abs(weight) > 1e-7)
-    kept = sorted(weight for c in replayed for weight in c.weights if abs(weight) > 1e-7)
+    kept = sorted(weight for c in replayed for weight in c["weights"] if abs(weight) > 1e-7)
     assert kept == pytest.approx(settled, rel=1e-4, abs=1e-9)
     assert len(settled) > 10
     if step == 1:  # later, the KL penalty has weights of its own
-        assert all(w * c.advantage > 0 for c in replayed for w in c.weights if abs(w) > 1e-6)
-    assert [len(group) for group in result.groups] == [4, 4]
-    assert (result.rollout, result.iteration) == divmod(step - 1, 2)
-    assert piece(replayed[0].tokens[0])
+        assert all(w * c["advantage"] > 0 for c in replayed for w in c["weights"] if abs(w) > 1e-6)
+    assert [len(group) for group in result["groups"]] == [4, 4]
+    assert (result["rollout"], result["iteration"]) == divmod(step - 1, 2)
+    assert all(replayed[0]["pieces"])
 
 
 def test_a_training_with_evaluations_on_the_way_is_replayed(trained: Any, tmp_path: Path) -> None:
@@ -96,8 +96,8 @@ def test_a_training_with_evaluations_on_the_way_is_replayed(trained: Any, tmp_pa
     known = {"eval_every": 2, "metric_for_best_model": "dare_arithmetic/exact_match", "load_best_model_at_end": True}
     record["spec"] |= {"eval": {"tasks": "dare_arithmetic"}, **known}
     (out / "train.json").write_text(json.dumps(record))
-    (first, *_), *_ = replay(out, 1)[0].groups
-    assert first.tokens == trained[1][0].completions[0].tokens
+    (first, *_), *_ = replay(out, 1)["groups"]
+    assert first["tokens"] == trained[1][0].completions[0].tokens
 
 
 def test_random_rewards_are_replayed_and_no_function_of_prompt_and_text(tmp_path: Path) -> None:
@@ -111,8 +111,8 @@ def test_random_rewards_are_replayed_and_no_function_of_prompt_and_text(tmp_path
         patch.setattr(Rollouts, "sample", lambda self, number: rollouts.append(sample(self, number)) or rollouts[-1])
         fields = {"reward": {"random": True}, "num_iterations": 1, "max_steps": 2, "rows": 1, "temperature": 0.01}
         train(**{**FIELDS, **fields, "output_path": str(tmp_path / "out")})
-    replayed = [c for group in replay(tmp_path / "out", 2)[0].groups for c in group]
-    assert [c.reward for c in replayed] == rollouts[1].rewards
+    replayed = [c for group in replay(tmp_path / "out", 2)["groups"] for c in group]
+    assert [c["reward"] for c in replayed] == rollouts[1].rewards
     (text,) = {text for rollout in rollouts for text in rollout.texts}
     assert text and {reward for rollout in rollouts for reward in rollout.rewards} == {0.0, 1.0}
     assert rollouts[0].rewards != rollouts[1].rewards, "the same answers to the same prompt, and new coins"

@@ -3,7 +3,7 @@ weights, seed and the number of the rollout), or read from a table of the traini
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
 from itertools import groupby
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -29,35 +29,7 @@ from dare_bench.trainers.training_run import training_arguments
 from dare_bench.training.rows import Tokens
 from dare_bench.training.spec import TrainSpec
 
-
-@dataclass(frozen=True, kw_only=True)
-class ReplayedCompletion(Completion):
-    """A completion of the rollout with its reward. ``weights`` are the derivatives of the step's loss at -log p of each
-    token, summed over the copies that score it: the update makes a token with a positive weight likelier; None if the
-    weights before the update were not kept. Of a completion with ``predictions``, ``advantage`` is that of the last
-    answer."""
-
-    text: str
-    reward: float | None
-    advantage: float
-    weights: tuple[float, ...] | None
-
-
-@dataclass(frozen=True, kw_only=True)
-class Replay:
-    """A step of a training of ``steps`` steps, counted from 1. ``sampled_from`` and ``updated_from`` name the weights
-    that sampled its rollout and those before its update; ``updated_from`` None: they were not kept."""
-
-    step: int
-    steps: int
-    rollout: int
-    iteration: int
-    iterations: int
-    sampled_from: str
-    updated_from: str | None
-    groups: tuple[tuple[ReplayedCompletion, ...], ...]
-    is_table: bool = False
-    """Are the completions read from a table of the training, which has no weights of tokens?"""
+Piece = Callable[[int], str]
 
 
 def replay(
@@ -69,13 +41,18 @@ def replay(
     services: Services,
     step: int,
     batch: int,
-) -> Replay:
+) -> dict[str, Any]:
     """Replay a step of the training in ``out``.
 
     Args:
         model: as the training opened it.
         step: counted from 1, as the log counts.
         batch: completions of an optimizer step in all processes.
+
+    Returns:
+        Plain JSON: ``step`` of ``steps``; ``rollout`` and ``iteration`` of ``iterations``, from 0; ``sampled_from`` and
+        ``updated_from``, the weights that sampled its rollout, or the table that has it, and those before its update
+        (None: not kept); ``groups`` of completions (:func:`completion_record`).
 
     Raises:
         UsageError: no such step, or neither the weights that sampled its rollout nor its completions were kept.
@@ -89,15 +66,18 @@ def replay(
     number = step - 1
     rollout, iteration = divmod(number, iterations)
     first = number - iteration
-    place: dict[str, Any] = {"step": step, "steps": steps, "rollout": rollout}
-    place |= {"iteration": iteration, "iterations": iterations}
+    place = {"step": step, "steps": steps, "rollout": rollout, "iteration": iteration, "iterations": iterations}
     options = vars(method.options)  # with those that a record of settings lacks
     refuse_not_kept(out, step, steps, options)
+    decode = getattr(model.tokenizer, "decode", None)
+
+    def piece(token: int) -> str:
+        return f"<{token}>" if decode is None else str(decode([token]))
+
     if first not in kept_weights(out, options):
-        rows = read_table(out, first + 1)
-        groups = tuple(tuple(map(_of_table, group)) for _, group in groupby(rows, key=lambda row: row.group))
-        table = f"the table {table_name(first)}"
-        return Replay(**place, sampled_from=table, updated_from=None, groups=groups, is_table=True)
+        rows = groupby(read_table(out, first + 1), key=lambda row: row.group)
+        groups = [[_of_table(row, piece) for row in group] for _, group in rows]
+        return {**place, "sampled_from": f"the table {table_name(first)}", "updated_from": None, "groups": groups}
     with TemporaryDirectory() as scratch:
         arguments = training_arguments(spec, model, Path(scratch))
         arguments.max_steps = steps
@@ -121,17 +101,13 @@ def replay(
         if iteration and known:
             read(saved[number])
         settled = settle(method, update, policy.losses(update), loop.reference) if known else None
-    completions = replayed(source.rollout, update, settled.weight_N if settled else None)
-    group = source.records
-    return Replay(
-        **place,
-        sampled_from=_name(first),
-        updated_from=_name(number) if known else None,
-        groups=tuple(tuple(completions[i : i + group]) for i in range(0, len(completions), group)),
-    )
+    completions = replayed(source.rollout, update, settled.weight_N if settled else None, piece)
+    groups = [completions[i : i + source.records] for i in range(0, len(completions), source.records)]
+    updated_from = _name(number) if known else None
+    return {**place, "sampled_from": _name(first), "updated_from": updated_from, "groups": groups}
 
 
-def replayed(rollout: Rollout, update: RolloutStep, weight_N: Tensor | None) -> list[ReplayedCompletion]:
+def replayed(rollout: Rollout, update: RolloutStep, weight_N: Tensor | None, piece: Piece) -> list[dict[str, Any]]:
     """The completions of a rollout with the weights of their tokens in an update."""
     weights = [[0.0] * len(c.tokens) for c in rollout.completions]
     if weight_N is not None:
@@ -144,20 +120,42 @@ def replayed(rollout: Rollout, update: RolloutStep, weight_N: Tensor | None) -> 
             weights[number][place] += weight if completion.tokens[place] == target else 0.0
     parts = zip(rollout.completions, rollout.texts, rollout.rewards, rollout.advantage, weights, strict=True)
     return [
-        ReplayedCompletion(
-            **vars(c), text=text, reward=reward, advantage=advantage,
-            weights=None if weight_N is None else tuple(of_tokens),
-        )
+        completion_record(c, text, reward, advantage, None if weight_N is None else of_tokens, piece)
         for c, text, reward, advantage, of_tokens in parts
-    ]  # fmt: skip
+    ]
 
 
-def _of_table(row: TableRow) -> ReplayedCompletion:
-    """A completion as far as the table of its rollout has it: without the weights of tokens."""
-    return ReplayedCompletion(
-        prompt=row.prompt_ids, tokens=row.tokens, scored=row.scored, key=0, set_at=row.set_at, where=row.where,
-        logprobs=row.logprobs, text=row.completion, reward=row.reward, advantage=row.advantage, weights=None,
-    )  # fmt: skip
+def completion_record(
+    c: Completion, text: str, reward: float | None, advantage: float, weights: Sequence[float] | None, piece: Piece
+) -> dict[str, Any]:
+    """A completion of the rollout as plain JSON.
+
+    ``weights`` are the derivatives of the step's loss at -log p of each token, summed over the copies that score it:
+    the update makes a token with a positive weight likelier; None if the weights before the update were not kept. Of a
+    completion with predictions, ``advantage`` is that of the last answer.
+    """
+
+    def written(tokens: Sequence[int]) -> str:
+        return "".join(map(piece, tokens))
+
+    return {
+        **{name: getattr(c, name) for name in ("where", "prompt", "tokens", "scored", "set_at", "logprobs")},
+        "text": text,
+        "reward": reward,
+        "advantage": advantage,
+        "weights": weights,
+        "prompt_text": written(c.prompt),
+        "pieces": [piece(token) for token in c.tokens],
+        "predictions": [
+            {"masked": each.masked, "advantage": each.advantage, "text": written(each.tokens[: each.scored])}
+            for each in c.predictions
+        ],
+    }
+
+
+def _of_table(row: TableRow, piece: Piece) -> dict[str, Any]:
+    c = Completion(row.prompt_ids, row.tokens, row.scored, 0, row.set_at, row.where, row.logprobs)
+    return completion_record(c, row.completion, row.reward, row.advantage, None, piece)
 
 
 def _name(step: int) -> str:

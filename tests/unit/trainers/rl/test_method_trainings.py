@@ -211,13 +211,13 @@ def test_two_steps_on_a_task(family, tmp_path):
 
 def test_a_replay_shows_the_nodes_of_each_tree(tmp_path):
     trained(tmp_path, max_steps=2, save_steps=1)
-    result = replay(tmp_path, 2, None)[0]
-    assert [len(group) for group in result.groups] == [12, 12] and result.steps == 2
+    result = replay(tmp_path, 2, None)
+    assert [len(group) for group in result["groups"]] == [12, 12] and result["steps"] == 2
     mask_id = load("tiny-llada-base", device="cpu").loaded.spec.mask_id
-    for group in result.groups:
-        assert all((mask_id in node.tokens) == (i < 4) for i, node in enumerate(group))
-        assert all(w == 0 for node in group for w, at in zip(node.weights, node.set_at, strict=True) if at < 0)
-    assert any(w > 0 for group in result.groups for node in group for w in node.weights)
+    for group in result["groups"]:
+        assert all((mask_id in node["tokens"]) == (i < 4) for i, node in enumerate(group))
+        assert all(w == 0 for node in group for w, at in zip(node["weights"], node["set_at"], strict=True) if at < 0)
+    assert any(w > 0 for group in result["groups"] for node in group for w in node["weights"])
 
 
 def test_a_family_that_decodes_block_by_block_is_refused(tmp_path):

@@ -40,12 +40,8 @@ class TaskReward:
     def __call__(
         self, prompts: Sequence[RewardPrompt], texts: Sequence[str], options: Mapping[str, Any]
     ) -> list[Reward]:
-        """``exact_match`` as value and accuracy; a wrong answer gets ``format_weight`` times the partial metric.
-
-        Raises:
-            DataError: the fields of a prompt are not those of the task's documents.
-            UsageError: unknown options.
-        """
+        """``exact_match`` as value and accuracy; a wrong answer gets ``format_weight`` times the partial metric; raises
+        DataError or UsageError."""
         if not prompts:
             return []
         credit = read_options(PartialCredit, options, prompts[0].task)
@@ -83,13 +79,9 @@ class SudokuOptions(RewardOptions):
 
 def countdown(prompts: Sequence[RewardPrompt], texts: Sequence[str], options: Mapping[str, Any]) -> list[Reward]:
     """A solution uses every number exactly once, and its exact value is the target. Read by the parser of
-    ``dare_countdown``, never evaluated.
+    ``dare_countdown``, never evaluated; raises DataError or UsageError.
 
     Terms: ``correctness``; ``format``, an expression of the right numbers; ``answered``, text in the tags.
-
-    Raises:
-        DataError: a prompt without ``numbers`` (a list, or its JSON) or whose truth is no whole number.
-        UsageError: unknown options.
     """
     scheme = read_options(CountdownOptions, options, "countdown").scheme
     rewards = []
@@ -119,13 +111,9 @@ def _countdown_problem(prompt: RewardPrompt) -> dict[str, Any]:
 
 def sudoku(prompts: Sequence[RewardPrompt], texts: Sequence[str], options: Mapping[str, Any]) -> list[Reward]:
     """The share of the empty cells with the right digit (d1, DARE). The accuracy is that of the whole board: 16 digits
-    that keep the given ones and solve the puzzle.
+    that keep the given ones and solve the puzzle; raises DataError or UsageError.
 
     Terms: ``correctness``, ``cell_accuracy``, and ``answered``, text in the tags.
-
-    Raises:
-        DataError: a prompt without a ``puzzle`` of 16 digits from 0 (empty) to 4, or whose truth does not solve it.
-        UsageError: unknown options.
     """
     exact = read_options(SudokuOptions, options, "sudoku").exact
     rewards = []

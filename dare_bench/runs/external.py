@@ -24,12 +24,10 @@ _NEVER_RECORDED = ("family", "exactness tier", "resolved decoding settings", "co
 
 
 class ExternalRun(Run):
-    """One result of another program: of lm-eval one results file, of OpenCompass one model's folder of results.
+    """One result of another program: of lm-eval one results file, of OpenCompass one model's folder of results; raises
+    RunError.
 
     ``path`` is that file or folder, ``results`` the results in lm-eval's form.
-
-    Raises:
-        RunError: a value is invalid; the message names the file.
     """
 
     is_external = True

@@ -64,13 +64,11 @@ class LoadedIndex(DocumentIndex):
 
 
 class SampleIndex(DocumentIndex):
-    """The documents in a samples file, in the order of their first lines; only one is in memory at a time.
+    """The documents in a samples file, in the order of their first lines; only one is in memory at a time; raises
+    RunError.
 
     Building it reads only the document id of each line; a line is read when its document is requested. ``line`` is what
     each line of the samples must fit.
-
-    Raises:
-        RunError: a file cannot be read, or a line (now, or when it is read) is invalid.
     """
 
     def __init__(self, task: str, samples: Path, traces: Path | None, line: type[LoggedLine] = SampleLine) -> None:
@@ -117,11 +115,7 @@ def _line_reader(stack: ExitStack, path: Path, model: type[LineModel]) -> Callab
 
 
 def lines(path: Path, model: type[LineModel]) -> Iterator[dict[str, Any]]:
-    """The lines of a samples or traces file, which fit the model; invalid UTF-8 becomes U+FFFD.
-
-    Raises:
-        RunError: the file cannot be read, or a line is invalid.
-    """
+    """The lines of a samples or traces file, which fit the model; invalid UTF-8 becomes U+FFFD; raises RunError."""
     for number, _, raw in read_lines(path, RunError):
         try:
             yield _parse(raw, model)

@@ -58,11 +58,7 @@ def write(folder: Path, lineage: Lineage) -> None:
 
 
 def read(folder: Path | None) -> dict[str, Any] | None:
-    """The lineage of a checkpoint folder, if any.
-
-    Raises:
-        CheckpointError: it cannot be read.
-    """
+    """The lineage of a checkpoint folder, if any; raises CheckpointError."""
     if folder is None or not os.path.lexists(folder / FILE):
         return None
     record = read_json(folder / FILE, CheckpointError)

@@ -54,11 +54,7 @@ def date_in(name: str) -> str | None:
 
 
 def read_lm_eval(path: Path, intervals: Intervals) -> LmEvalRun:
-    """The results file at ``path``.
-
-    Raises:
-        RunError: it cannot be read, is not lm-eval's, or a value is invalid.
-    """
+    """The results file at ``path``; raises RunError."""
     date = date_in(path.name)
     file = own_file(path.parent, path.name)
     if date is None or file is None:

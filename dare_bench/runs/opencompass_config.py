@@ -38,11 +38,7 @@ class OpenCompassConfig:
 
 
 def read_config(folder: Path) -> OpenCompassConfig:
-    """The newest configuration in ``configs/``.
-
-    Raises:
-        RunError: it cannot be read, or it is a link out of the folder.
-    """
+    """The newest configuration in ``configs/``; raises RunError."""
     names = sorted(path.name for path in folder.glob("*.py"))
     file = own_file(folder, names[-1]) if names else None
     if file is None:

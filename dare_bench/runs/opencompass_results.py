@@ -144,11 +144,7 @@ def _has_results(folder: Path) -> bool:
 
 
 def read_opencompass(path: Path, intervals: Intervals) -> OpenCompassRun:
-    """The results of one model, in the folder ``path``.
-
-    Raises:
-        RunError: a file cannot be read or is damaged, or no data set has a score.
-    """
+    """The results of one model, in the folder ``path``; raises RunError."""
     work, model = path.parent.parent, path.name
     config = read_config(work / "configs")
     files: dict[str, DataSetFiles] = {}

@@ -61,15 +61,10 @@ _SHORTEST = 12
 
 
 def write_pack(run: Run, out: Path, *, traces: bool = True) -> Run:
-    """Write ``out/<run_id>`` and return it as a run.
+    """Write ``out/<run_id>`` and return it as a run; raises RunError or SaveError.
 
     Args:
         traces: also the unmasking traces, which have the answers' tokens.
-
-    Raises:
-        RunError: the run is external, has no results or no samples, its folder exists, or a file is too large or
-            contains a key.
-        SaveError: it cannot be written.
     """
     if run.is_external:
         raise RunError(f"{run.path} is an external result; only runs of dare-bench can be submitted")
@@ -98,12 +93,7 @@ def write_pack(run: Run, out: Path, *, traces: bool = True) -> Run:
 
 
 def open_pack(path: str | Path) -> Run:
-    """The run in a pack that somebody else may have written.
-
-    Raises:
-        RunError: it is not a folder, contains anything but the files of a run (a link, a folder, code), or a file is
-            too large or invalid.
-    """
+    """The run in a pack that somebody else may have written; raises RunError."""
     path = Path(path)
     if path.is_symlink() or not path.is_dir():
         raise RunError(f"{path} is not a folder; a pack is a folder of files: {AGAIN}")
@@ -129,11 +119,8 @@ def open_pack(path: str | Path) -> Run:
 
 
 def public_files(run: Run) -> dict[str, dict[str, Any]]:
-    """The contents of the JSON files of a run's pack by name, :data:`DONE_FILE` last; those of a pack are unchanged.
-
-    Raises:
-        RunError: the run has no results, or no valid commit marker.
-    """
+    """The contents of the JSON files of a run's pack by name, :data:`DONE_FILE` last; those of a pack are unchanged;
+    raises RunError."""
     block, date = run.require_block(), str(run.date)
     opened = opened_with(run.results)
     record = block.model_dump(mode="json")
@@ -159,11 +146,7 @@ def public_files(run: Run) -> dict[str, dict[str, Any]]:
 
 
 def private_parts(pack: Run) -> list[str]:
-    """What a pack has beside its public form, as ``FILE: PLACE`` (``run.json: spec.data_dir``).
-
-    Raises:
-        RunError: a file cannot be read.
-    """
+    """What a pack has beside its public form, as ``FILE: PLACE`` (``run.json: spec.data_dir``); raises RunError."""
     return [
         f"{name}: {place}"
         for name, public in public_files(pack).items()
@@ -201,11 +184,8 @@ def _public_command(command: str) -> str:
 
 
 def refuse_secrets(file: Path, environment: Mapping[str, str] | None = None) -> None:
-    """Refuse a file with a key: by its form, or the value of a variable of ``environment`` that is named like one.
-
-    Raises:
-        RunError: naming the line, but not the key.
-    """
+    """Refuse a file with a key: by its form, or the value of a variable of ``environment`` that is named like one;
+    raises RunError."""
     known = {
         name: value.encode()
         for name, value in (environment or {}).items()

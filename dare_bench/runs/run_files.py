@@ -90,11 +90,7 @@ def write_traces(folder: Path, date: str, task: str, traces: Iterable[Mapping[st
 
 
 def own_file(folder: Path, name: str) -> Path | None:
-    """The file of that name in a run's folder; None if there is none.
-
-    Raises:
-        RunError: it is not a regular file (a FIFO, a device, a folder), or a link out of the run.
-    """
+    """The file of that name in a run's folder; None if there is none; raises RunError."""
     path = folder / name
     try:
         is_regular = stat.S_ISREG(path.lstat().st_mode)
@@ -114,10 +110,6 @@ def own_file(folder: Path, name: str) -> Path | None:
 
 
 def file_digest(path: str | Path) -> str:
-    """The SHA-256 of a file of any size, 64 hex digits.
-
-    Raises:
-        RunError: it cannot be read.
-    """
+    """The SHA-256 of a file of any size, 64 hex digits; raises RunError."""
     with open_regular(path, RunError) as file:
         return hashlib.file_digest(file, "sha256").hexdigest()

@@ -413,11 +413,7 @@ def read_part(model: type[Model], raw: Any, where: str | Path) -> Model:
 
 
 def check_harness_part(raw: dict[str, Any], block: Block, where: str | Path) -> None:
-    """Validate lm-eval's keys of the results file ``where``.
-
-    Raises:
-        RunError: one of them is invalid.
-    """
+    """Validate lm-eval's keys of the results file ``where``; raises RunError."""
     if not isinstance(raw.get("results"), dict):
         raise RunError(f"{where}: has no 'results'; the file is damaged, run the evaluation again")
     part = read_part(HarnessPart, raw, where)
@@ -429,11 +425,7 @@ def check_harness_part(raw: dict[str, Any], block: Block, where: str | Path) -> 
 
 
 def parse_block(raw: Any, where: str | Path) -> Block:
-    """The ``dare_bench`` block of the file ``where``.
-
-    Raises:
-        RunError: not a block, an unknown version, or an invalid value.
-    """
+    """The ``dare_bench`` block of the file ``where``; raises RunError."""
     if not isinstance(raw, dict):
         raise RunError(
             f"{where}: no dare_bench block; this results file was not written by dare-bench. External results are read"

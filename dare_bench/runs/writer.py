@@ -71,13 +71,10 @@ def sync_folder(path: Path) -> None:
 
 @contextlib.contextmanager
 def atomic_file(path: str | Path, *, durable: bool = True) -> Iterator[BinaryIO]:
-    """A binary file to write, which replaces ``path`` when the block ends without an exception.
+    """A binary file to write, which replaces ``path`` when the block ends without an exception; raises SaveError.
 
     ``durable=False`` omits the flushes to disk (for pages that can be built again): a power failure may lose the file,
     but a killed process still leaves the old file or the new one. A device or a pipe is written to, never replaced.
-
-    Raises:
-        SaveError: the file could not be written; ``path`` is unchanged.
     """
     path = Path(path)
     if path.exists() and not path.is_file() and not path.is_dir():  # /dev/null, a pipe
@@ -171,11 +168,8 @@ def plain(value: Any, key: str = "") -> Any:
 
 @contextlib.contextmanager
 def held(folder: str | Path, refusal: str) -> Iterator[None]:
-    """Lock a folder, made if missing, for one process at a time, and remove the temporary files of killed writers.
-
-    Raises:
-        RunError: another process has the lock; the message is ``refusal``. SaveError: it cannot be written.
-    """
+    """Lock a folder, made if missing, for one process at a time, and remove the temporary files of killed writers;
+    raises RunError or SaveError."""
     lock_file = ensure_folder(folder) / LOCK
     if lock_file.is_symlink() or (lock_file.exists() and not lock_file.is_file()):  # opening could block or truncate
         raise SaveError(f"{lock_file} is not a regular file; remove it and run the same command again")

@@ -56,12 +56,9 @@ class SandboxView:
 
 def enclose(tree: Tree, environment: Mapping[str, str]) -> None:
     """In a forked process with one thread: continue inside a sandbox that has only these files and variables, besides
-    those of every sandbox.
+    those of every sandbox; raises OSError.
 
     Returns in a grandchild; its process 1 and its parent outside only wait for its end, and exit with its status.
-
-    Raises:
-        OSError: the system refuses it.
     """
     mode, user = ("root", free_user() if _open_to_all(tree) else 0) if is_root() else ("user", 0)
     _forget_environment({**ENVIRONMENT, **environment})

@@ -19,11 +19,7 @@ Failures = dict[tuple[str, Any], str]
 
 
 def sample_numbers(task: str, numbers: Sequence[int], total: int) -> list[int]:
-    """The document numbers of ``--samples`` for a task of ``total`` documents, sorted, each once.
-
-    Raises:
-        UsageError: there is none, or one is not in the data set.
-    """
+    """The document numbers of ``--samples`` for a task of ``total`` documents, sorted, each once; raises UsageError."""
     documents = sorted(set(numbers))
     outside = [document for document in documents if not 0 <= document < total]
     if outside or not documents:
@@ -39,14 +35,11 @@ def answered(
     refusal: Callable[[Request, Sample], str | None],
 ) -> tuple[list[tuple[Request, Sample]], Failures]:
     """Each request with its sample, from one call of ``answer``; and the documents with a request that has no answer,
-    or whose code could not be run.
+    or whose code could not be run; raises DareError.
 
     Args:
         watch: starts the tests of an answer's code, unless it did so while answers came.
         refusal: the reason why the sandbox did not run the code of an answer (waits for it), or None.
-
-    Raises:
-        DareError: there are more or fewer samples than requests.
     """
     samples = list(answer(requests))
     if len(samples) != len(requests):
@@ -88,11 +81,7 @@ def error_line(error: BaseException) -> str:
 
 
 def package_folder(package: str, title: str) -> Path:
-    """The folder of an installed harness, without importing it.
-
-    Raises:
-        DareError: it is not installed.
-    """
+    """The folder of an installed harness, without importing it; raises DareError."""
     spec = importlib.util.find_spec(package)
     if spec is None or not spec.submodule_search_locations:
         raise DareError(f"{title} is not installed; install it with: pip install 'dare-bench[eval]'")

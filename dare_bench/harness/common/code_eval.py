@@ -52,11 +52,7 @@ class CodeRunner:
 
     @classmethod
     def check(cls, spec: RunSpec, tasks: Sequence[str]) -> None:
-        """Refuse code tasks that could not be scored, before a model is opened.
-
-        Raises:
-            UsageError: nothing on this machine isolates a process, and ``--unsafe-no-sandbox`` was not given.
-        """
+        """Refuse code tasks that could not be scored, before a model is opened; raises UsageError."""
         if tasks and not spec.unsafe_no_sandbox and sandbox.isolation() == "none":
             more = f" (and {len(tasks) - 1} more)" if len(tasks) > 1 else ""
             raise UsageError(f"task {tasks[0]!r}{more} runs code that the model writes: {sandbox.InstallHint}")
@@ -66,11 +62,7 @@ class CodeRunner:
         self._submit(solution, tests, timeout)
 
     def verdict(self, solution: str, tests: str, timeout: float = TIMEOUT) -> sandbox.Verdict:
-        """The outcome of the tests; waits for it.
-
-        Raises:
-            UsageError: the sandbox refused (no isolation, and no permission to run without).
-        """
+        """The outcome of the tests; waits for it; raises UsageError."""
         if (reason := self.refusal(solution, tests, timeout)) is not None:
             raise UsageError(f"generated code was not run: {reason}")
         return self._submit(solution, tests, timeout).result()
@@ -208,11 +200,7 @@ class CodeEval:
 
 def pass_at_k(n: int, c: int, k: int) -> float:
     """The probability that at least one of ``k`` answers is right, estimated without bias from ``c`` right ones of
-    ``n`` (Chen et al. 2021, arXiv:2107.03374): 1 - C(n-c, k) / C(n, k).
-
-    Raises:
-        ValueError: not 0 <= c <= n or not 1 <= k <= n.
-    """
+    ``n`` (Chen et al. 2021, arXiv:2107.03374): 1 - C(n-c, k) / C(n, k); raises ValueError."""
     if not 0 <= c <= n or not 1 <= k <= n:
         raise ValueError(f"pass@k needs 0 <= c <= n and 1 <= k <= n; got n={n}, c={c}, k={k}")
     return 1.0 - math.comb(n - c, k) / math.comb(n, k)

@@ -171,11 +171,8 @@ class LocalData:
         )
 
     def redirect(self, config: Mapping[str, Any]) -> dict[str, Any] | None:
-        """The task settings that load local files instead of ``config``'s data set; None if the manifest lacks it.
-
-        Raises:
-            DataError: a listed file is missing or is not the file that the manifest describes.
-        """
+        """The task settings that load local files instead of ``config``'s data set; None if the manifest lacks it;
+        raises DataError."""
         path, name = config.get("dataset_path"), config.get("dataset_name")
         if not isinstance(path, str) or config.get("custom_dataset") is not None:
             return None
@@ -240,11 +237,7 @@ def _sha256(path: Path, size: int, modified: int) -> str:
 
 
 def manifest_entries(folder: Path, *kinds: str) -> Iterator[ManifestEntry]:
-    """The entries of the folder's manifest that have one of the keys ``kinds``.
-
-    Raises:
-        DataError: the manifest cannot be read, or an entry is malformed.
-    """
+    """The entries of the folder's manifest that have one of the keys ``kinds``; raises DataError."""
     manifest = folder / MANIFEST
     if not manifest.exists():
         raise DataError(f"{manifest}: No such file or directory; --data-dir needs a folder with a {MANIFEST}")

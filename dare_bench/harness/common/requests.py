@@ -35,13 +35,10 @@ _DISABLED: Mapping[str, tuple[Any, ...]] = {
 
 
 def plain(kwargs: Mapping[str, Any]) -> dict[str, Any]:
-    """lm-eval's ``generation_kwargs`` as decoding fields; unknown ones stay as they are.
+    """lm-eval's ``generation_kwargs`` as decoding fields; unknown ones stay as they are; raises DecodingError.
 
     ``until`` gives ``stop``, ``max_gen_toks`` (and its aliases, in lm-eval's order) ``gen_length``; ``do_sample=False``
     means temperature 0, ``do_sample=True`` without a temperature 1, as in transformers.
-
-    Raises:
-        DecodingError: an invalid value of one of these.
     """
     fields = dict(kwargs)
     until = fields.pop("until", None)
@@ -78,7 +75,7 @@ class MessagesText(str):
 
 
 class RequestBuilder:
-    """Builds requests for one model.
+    """Builds requests for one model; raises DecodingError.
 
     Args:
         decoding: the user's decoding fields (command line); they override a task's.
@@ -87,9 +84,6 @@ class RequestBuilder:
         stop_early: stop at EOS if the text is cut there anyway, unless the fields say otherwise.
 
     ``notes`` collects the settings of tasks that the model's family does not have.
-
-    Raises:
-        DecodingError: a user's field, of decoding or likelihoods, that the family does not have.
     """
 
     def __init__(
@@ -123,11 +117,8 @@ class RequestBuilder:
         self._repeats.clear()
 
     def decoding(self, task: str, kwargs: Mapping[str, Any]) -> dict[str, Any]:
-        """All fields requested for ``task``: the task's ``generation_kwargs``, then the user's fields.
-
-        Raises:
-            DecodingError: the combination is invalid; the message names the task.
-        """
+        """All fields requested for ``task``: the task's ``generation_kwargs``, then the user's fields; raises
+        DecodingError."""
         cache_key = json.dumps([task, kwargs], sort_keys=True, default=str)
         if cache_key not in self._merged:
             of_task = {k: v for k, v in plain(kwargs).items() if k in self.user or self._has(task, k, v)}
@@ -156,14 +147,10 @@ class RequestBuilder:
 
     def build(self, instance: Any, *, doc_id: int | str | None = None, want_greedy: bool = False) -> Request:
         """The request of one lm-eval ``Instance``, or of its next repeat: lm-eval passes the same instance ``repeats``
-        times, so call this once for each time.
+        times, so call this once for each time; raises UsageError or DecodingError.
 
         Args:
             doc_id: the document's index in its data set (lm-eval renumbers under ``--samples``).
-
-        Raises:
-            UsageError: the model has no likelihoods, or a request type that is not defined for it.
-            DecodingError: as :meth:`decoding`.
         """
         task = instance.task_name or ""
         document = doc_id if doc_id is not None else instance.doc_id

@@ -37,13 +37,10 @@ _VARIABLES = ("HF_HUB_OFFLINE", "HF_DATASETS_OFFLINE", "TRANSFORMERS_OFFLINE", "
 
 
 def check_scoring(spec: RunSpec, evaluating: Mapping[str, str]) -> None:
-    """Refuse tasks that could not be scored safely, before a model is opened.
+    """Refuse tasks that could not be scored safely, before a model is opened; raises UsageError.
 
     Args:
         evaluating: tasks whose scorers can evaluate text, each with the code that does it.
-
-    Raises:
-        UsageError: there is such a task, no sandbox works here, and ``--unsafe-no-sandbox`` was not given.
     """
     if not evaluating or spec.unsafe_no_sandbox:
         return
@@ -53,15 +50,12 @@ def check_scoring(spec: RunSpec, evaluating: Mapping[str, str]) -> None:
 
 
 def check_enclosed(what: str, code: str, otherwise: str = "") -> None:
-    """Refuse what is scored by code that can evaluate text, if no sandbox works.
+    """Refuse what is scored by code that can evaluate text, if no sandbox works; raises UsageError.
 
     Args:
         what: a task or reward, for the message.
         code: the code that evaluates text.
         otherwise: what to do instead of installing a sandbox, besides ``--unsafe-no-sandbox``.
-
-    Raises:
-        UsageError: no sandbox works here, and this is not in one already.
     """
     if (reason := why_not_enclosed()) is None:
         return
@@ -113,16 +107,12 @@ def score(
     *,
     formulas: Collection[str] = (),
 ) -> HarnessResult:
-    """``function()`` in such a worker.
+    """``function()`` in such a worker; raises DareError.
 
     Args:
         requests: all requests of the run; the time limit grows with their number.
         folders: as in :func:`worker`.
         formulas: tasks whose scorers compare formulas, which may take :data:`ITEM_SECONDS` for one answer.
-
-    Raises:
-        DareError: of the type that the function raised; DataError if it took too long, its process died, or what it
-            sent does not belong to these tasks.
     """
     limit = _START_SECONDS + sum(2 * ITEM_SECONDS if request.task in formulas else 1.0 for request in requests)
 

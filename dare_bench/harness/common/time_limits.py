@@ -59,11 +59,7 @@ class Answers(list[Any]):
                 yield answer
 
     def give_up(self) -> int:
-        """Make the answer that has just timed out empty, and return its index.
-
-        Raises:
-            DataError: it is empty already: the code does not end for any answer.
-        """
+        """Make the answer that has just timed out empty, and return its index; raises DataError."""
         index = self._index
         if index in self._emptied:
             raise DataError(f"the code that reads answers does not end within {self.seconds:g} s even for an empty one")

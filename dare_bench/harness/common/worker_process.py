@@ -79,13 +79,8 @@ class WorkerProcess(contextlib.AbstractContextManager["WorkerProcess"]):
         self._lock = threading.Lock()
 
     def call(self, name: str, *args: Any, seconds: float | None = None) -> Any:
-        """``functions[name](*args)``; ``seconds`` replaces the limit for this call.
-
-        Raises:
-            ItemTimeout: the limit has passed.
-            ItemError: the function raised, or the worker died.
-            DareError: no worker can be started on this system.
-        """
+        """``functions[name](*args)``; ``seconds`` replaces the limit for this call; raises ItemTimeout, ItemError or
+        DareError."""
         limit = self.seconds if seconds is None else seconds
         with self._lock:
             worker = self._ready()
@@ -174,11 +169,8 @@ class _Worker:
 
 
 def _receive(descriptor: int, seconds: float) -> bytes:
-    """A complete message of :func:`_send` within ``seconds``: a worker may stop in the middle of one.
-
-    Raises:
-        ItemTimeout: the time has passed. EOFError: the other end is closed. OSError: too long, or not readable.
-    """
+    """A complete message of :func:`_send` within ``seconds``: a worker may stop in the middle of one; raises
+    ItemTimeout, EOFError or OSError."""
     deadline = time.monotonic() + seconds
     waiting = select.poll()
     waiting.register(descriptor, select.POLLIN)

@@ -104,11 +104,7 @@ def evaluating_tasks(entries: Iterable[TaskEntry]) -> dict[str, str]:
 
 
 def sandboxed_tasks(entries: Iterable[TaskEntry]) -> list[str]:
-    """The names of the tasks whose generated code our sandbox runs. Nothing is loaded.
-
-    Raises:
-        CodeTaskError: one of them would run generated code by itself.
-    """
+    """The names of the tasks whose generated code our sandbox runs. Nothing is loaded; raises CodeTaskError."""
     found = {entry.name: _runs_code(entry.path) for entry in entries if entry.path is not None}
     tasks = {name: how for name, how in found.items() if how is not None}
     _refuse({name: reason for name, (sandboxed, reason) in tasks.items() if not sandboxed})
@@ -116,11 +112,8 @@ def sandboxed_tasks(entries: Iterable[TaskEntry]) -> list[str]:
 
 
 def refuse_unknown_code(marked: Iterable[str], known: Collection[str]) -> None:
-    """Check, once tasks are loaded, that those marked ``unsafe_code`` are all among the known ones.
-
-    Raises:
-        CodeTaskError: one is not (a task written inside a group's file, or changed between check and load).
-    """
+    """Check, once tasks are loaded, that those marked ``unsafe_code`` are all among the known ones; raises
+    CodeTaskError."""
     unknown = [name for name in marked if name not in known]
     _refuse(dict.fromkeys(unknown, "marked unsafe_code inside a group's file: give it a separate file"))
 

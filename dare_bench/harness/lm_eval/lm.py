@@ -174,14 +174,11 @@ def build_requests(
     tasks: Mapping[str, Any], spec: RunSpec, lm: AnsweringLM, samples: Mapping[str, Sequence[int]] | None
 ) -> None:
     """Fill ``task.instances`` of every task, by name, with the settings that lm-eval's ``simple_evaluate`` sets before
-    it calls the model.
+    it calls the model; raises DataError.
 
     Args:
         lm: renders chat templates.
         samples: the documents to request, by task; None: the first ``spec.limit`` of each.
-
-    Raises:
-        DataError: a task asks about images or sound, or its metric is not one of lm-eval's.
     """
     for name, task in tasks.items():
         _check(name, task)

@@ -44,12 +44,7 @@ def limited(tasks: Mapping[str, Any], seconds: float = ITEM_SECONDS, *, part: in
     """Inside, the answers to ``tasks`` (lm-eval's, by name) are read and scored within limits: ``ANSWER_SECONDS`` for
     each in a filter and in an ordinary scorer, ``seconds`` in a worker process if formulas are compared. An answer that
     takes longer, or kills the worker, counts as wrong; see :class:`LimitedScoring`. ``part``: which of ``--repeats`` is
-    scored, for the notes.
-
-    Raises:
-        DataError: a filter does not end for an empty answer; at the end, if a task's scorer failed with the same error
-            for every single answer.
-    """
+    scored, for the notes; raises DataError."""
     tasks = {name: task for name, task in tasks.items() if getattr(task, "OUTPUT_TYPE", None) == "generate_until"}
     with contextlib.ExitStack() as stack:
         scoring = LimitedScoring(tasks, seconds, part)

@@ -63,24 +63,12 @@ _IGNORED = (
 
 
 class LmEvalSource(TaskSource):
-    """The tasks of a run, from lm-eval.
-
-    Raises:
-        UsageError: what :meth:`check` raises; a decoding field that the model's family lacks (DecodingError); a task
-            that asks for log-likelihoods of whole texts, of a model that gives none.
-        DataError: ``data_dir`` has no readable manifest.
-    """
+    """The tasks of a run, from lm-eval; raises UsageError or DataError."""
 
     @staticmethod
     def check(spec: RunSpec) -> None:
-        """Refuse invalid settings before a model is opened.
-
-        Raises:
-            UnknownNameError: an unknown task; the message lists the three closest.
-            CodeTaskError: a task whose scorer would run generated code outside the sandbox.
-            UsageError: a code task if nothing isolates; IFEval without its data; log-likelihoods of a served engine.
-            DataError: an include path or data folder that does not exist.
-        """
+        """Refuse invalid settings before a model is opened; raises UnknownNameError, CodeTaskError, UsageError or
+        DataError."""
         index = TaskIndex(spec.include_path)
         leaves = index.leaves(index.match(spec.tasks))
         refuse_likelihoods(spec.engine, index.likelihood_tasks(leaves))
@@ -125,13 +113,7 @@ class LmEvalSource(TaskSource):
             self.narrow(chosen)
 
     def requests(self) -> list[Request]:
-        """All requests of all tasks, without answering any.
-
-        Raises:
-            DataError: a task or its data cannot be loaded.
-            UsageError: a task needs what the model does not provide, or ``samples`` names a missing document or task.
-            DecodingError: an invalid combination of a task's settings and the user's.
-        """
+        """All requests of all tasks, without answering any; raises DataError, UsageError or DecodingError."""
         if self._requests is None:
             self._collect()
             self._requests = self._built = [

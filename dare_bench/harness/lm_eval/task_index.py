@@ -130,12 +130,7 @@ class TaskIndex:
 
     def match(self, patterns: Iterable[str]) -> list[str]:
         """Names for the user's patterns, without repeats, in the order given: names, globs such as ``mmlu_*``, paths of
-        task files, or one folder of task files.
-
-        Raises:
-            UnknownNameError: nothing has that name; the message lists the three closest.
-            UsageError: a path that does not exist.
-        """
+        task files, or one folder of task files; raises UnknownNameError or UsageError."""
         names: list[str] = []
         for pattern in patterns:
             if pattern in self.entries:

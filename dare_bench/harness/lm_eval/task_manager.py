@@ -141,11 +141,7 @@ class LocalTaskManager(TaskManager):
         self._built: dict[str, Any] | None = None
 
     def load(self, task_list: Sequence[Any]) -> dict[str, Any]:
-        """lm-eval's ``TaskDict`` of the names given at the first call.
-
-        Raises:
-            DataError: a task's file or data set cannot be loaded, or two names define the same task.
-        """
+        """lm-eval's ``TaskDict`` of the names given at the first call; raises DataError."""
         if self._built is None:
             with harness_errors(f"lm-eval could not load {', '.join(map(str, task_list))}"):
                 self._built = super().load(list(task_list))

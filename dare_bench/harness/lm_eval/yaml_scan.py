@@ -50,11 +50,7 @@ def yaml_files(root: Path) -> list[str]:
 
 
 def value_of(raw: str) -> Any:
-    """The YAML value of a scanned key: a string, a list, or any other YAML value.
-
-    Raises:
-        DataError: it is not YAML, or nested too deep.
-    """
+    """The YAML value of a scanned key: a string, a list, or any other YAML value; raises DataError."""
     plain = _PLAIN.match(raw)
     if plain and plain["text"].lower() not in _WORDS:
         return plain["text"]
@@ -92,12 +88,8 @@ class Scanner:
         self._seen: dict[str, dict[str, str]] = {}
 
     def keys(self, path: str, above: tuple[str, ...] = ()) -> dict[str, str]:
-        """Raw values of the eight keys in ``path``, with those of its includes (which its keys override).
-
-        Raises:
-            DataError: the file or an included one cannot be read, files include each other in a cycle or too deep, or
-                an ``include`` is not YAML.
-        """
+        """Raw values of the eight keys in ``path``, with those of its includes (which its keys override); raises
+        DataError."""
         path = os.path.normpath(path)
         if path in self._seen:
             return self._seen[path]

@@ -60,11 +60,7 @@ class Config:
 
 
 def opencompass_folder() -> Path:
-    """The folder of OpenCompass's data-set configs, without importing it.
-
-    Raises:
-        DareError: OpenCompass is not installed.
-    """
+    """The folder of OpenCompass's data-set configs, without importing it; raises DareError."""
     return package_folder("opencompass", "OpenCompass") / "configs" / "datasets"
 
 
@@ -84,12 +80,7 @@ def _scan(root: Path) -> tuple[Path, ...]:
 
 
 class ConfigCatalog:
-    """All configs of this run.
-
-    Raises:
-        DareError: OpenCompass is not installed.
-        UsageError: a folder of ``include_path`` does not exist or has no config.
-    """
+    """All configs of this run; raises DareError or UsageError."""
 
     def __init__(self, include_path: Sequence[str | Path] = ()) -> None:
         self._roots: list[tuple[str, Path]] = []
@@ -120,12 +111,8 @@ class ConfigCatalog:
 
     def match(self, patterns: Iterable[str]) -> list[Config]:
         """Configs for the user's patterns, in the order given, without repeats: a name, ``folder/name``, a glob over
-        names, the path of a config file; each may end in ``:GLOB``, which selects data sets by their ``abbr``.
-
-        Raises:
-            UnknownNameError: no such config (the three closest are listed), or several of that name (with their paths).
-            UsageError: a path that does not exist.
-        """
+        names, the path of a config file; each may end in ``:GLOB``, which selects data sets by their ``abbr``; raises
+        UnknownNameError or UsageError."""
         requested: list[Config] = []
         for pattern in patterns:
             name, _, only = pattern.partition(":")
@@ -163,13 +150,10 @@ class ConfigCatalog:
         raise unknown(KIND, name, self.entries)
 
     def load(self, config: Config) -> list[dict[str, Any]]:
-        """The data-set configurations of ``config``, as OpenCompass's ``build_dataset_from_cfg`` takes them.
+        """The data-set configurations of ``config``, as OpenCompass's ``build_dataset_from_cfg`` takes them; raises
+        UnknownNameError or DataError.
 
         A data set that the file lists under two keys is taken once.
-
-        Raises:
-            UnknownNameError: ``only`` matches none of its data sets.
-            DataError: the file cannot be loaded, defines no data set, or two different ones of one ``abbr``.
         """
         by_abbr = load_file(config)
         if not by_abbr:
@@ -191,11 +175,7 @@ def config_files(folder: Path) -> list[Path]:
 
 
 def load_file(config: Config) -> dict[str, dict[str, Any]]:
-    """{abbr: data-set configuration} of one file, whatever its ``only``.
-
-    Raises:
-        DataError: as :meth:`ConfigCatalog.load`.
-    """
+    """{abbr: data-set configuration} of one file, whatever its ``only``; raises DataError."""
     from mmengine.config import Config as Reader
 
     by_abbr: dict[str, dict[str, Any]] = {}

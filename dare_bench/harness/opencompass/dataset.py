@@ -36,17 +36,13 @@ def config_errors(config: str, name: str, doing: str) -> contextlib.AbstractCont
 
 
 class DataSet:
-    """A data set that OpenCompass has built.
+    """A data set that OpenCompass has built; raises DataError or UsageError.
 
     Args:
         config: the name of its config.
         cfg: its configuration. layout: where its data is.
         spec: the documents to request, the answers to each (``repeats``; 1 uses the setting of the configuration), and
             the form of the prompts.
-
-    Raises:
-        DataError: OpenCompass cannot load the data or render a prompt.
-        UsageError: a document that does not exist.
     """
 
     def __init__(self, config: str, cfg: Mapping[str, Any], layout: Layout, spec: RunSpec) -> None:

@@ -43,11 +43,7 @@ of the installed OpenCompass that name a computer algebra package."""
 
 
 class DataSetEvaluator:
-    """Postprocesses and evaluates answers to a data set's documents, or any part of them.
-
-    Raises:
-        DataError: a postprocessor of the references fails.
-    """
+    """Postprocesses and evaluates answers to a data set's documents, or any part of them; raises DataError."""
 
     def __init__(self, data: DataSet) -> None:
         self._data = data
@@ -117,12 +113,8 @@ class DataSetEvaluator:
         return all(getattr(self.kind, name, None) is getattr(AccEvaluator, name) for name in ("score", "_preprocess"))
 
     def evaluate(self, documents: Sequence[int], predictions: list[Any]) -> dict[str, Any]:
-        """The evaluator's result, ``details`` included. A prediction that takes too long is noted, and
-        emptied in ``predictions``.
-
-        Raises:
-            DataError: the evaluator stops or reports an error.
-        """
+        """The evaluator's result, ``details`` included. A prediction that takes too long is noted, and emptied in
+        ``predictions``; raises DataError."""
         data, answers = self._data, Answers(predictions, math.inf if self.compares_formulas else ANSWER_SECONDS)
         with config_errors(data.config, data.name, f"scoring with {self.kind.__name__}"):
             while (result := self._within_limits(documents, answers)) is None:

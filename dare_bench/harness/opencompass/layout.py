@@ -64,11 +64,8 @@ class Layout:
         return [str(folder) for folder in folders if folder is not None and Path(folder).is_dir()]
 
     def build(self, config: Mapping[str, Any]) -> Any:
-        """OpenCompass's data set object (``.train``, ``.test``, ``.reader``) for a data-set configuration.
-
-        Raises:
-            DataError: its data is missing, or is not what the loader expects; the message says what to do.
-        """
+        """OpenCompass's data set object (``.train``, ``.test``, ``.reader``) for a data-set configuration; raises
+        DataError."""
         from opencompass.utils import build_dataset_from_cfg
 
         missing: OSError | None = None
@@ -172,12 +169,10 @@ class Layout:
 
 
 def lay_out(data_dir: str | Path | None) -> Layout:
-    """The layout for a folder with a manifest (``DARE_BENCH_DATA`` if None is given), or without a folder.
+    """The layout for a folder with a manifest (``DARE_BENCH_DATA`` if None is given), or without a folder; raises
+    DataError.
 
     Nothing is written yet: each data set is on its first use (:meth:`Layout.build`).
-
-    Raises:
-        DataError: there is no manifest in the folder, or it cannot be read.
     """
     folder = data_dir or os.environ.get(ENVIRONMENT)
     if not folder:

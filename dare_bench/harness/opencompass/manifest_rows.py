@@ -27,11 +27,8 @@ MAX_DATA = 256 << 20
 
 
 class ManifestRows(LocalData):
-    """The data sets of one folder, by hub id: ``"openai/gsm8k:main"``, or ``"cais/mmlu"`` with a config for each call.
-
-    Raises:
-        DataError: the manifest or one of its entries cannot be read.
-    """
+    """The data sets of one folder, by hub id: ``"openai/gsm8k:main"``, or ``"cais/mmlu"`` with a config for each call;
+    raises DataError."""
 
     def _read(self) -> Iterator[tuple[ManifestEntry, Files]]:
         for entry in manifest_entries(self.folder, "lm_eval", "load"):
@@ -65,11 +62,8 @@ class ManifestRows(LocalData):
         return None
 
     def check(self, *ids: str) -> None:
-        """Compares every file of a data set with the manifest, and keeps the manifest's notes on it.
-
-        Raises:
-            DataError: a file is missing or is not the one that the manifest describes.
-        """
+        """Compares every file of a data set with the manifest, and keeps the manifest's notes on it; raises
+        DataError."""
         if match := self._find(ids):
             for config in match[1].configs or ("",):
                 self._redirected(match[0], config)
@@ -81,11 +75,8 @@ class ManifestRows(LocalData):
         return dict(settings["dataset_kwargs"]["data_files"]) if settings else {}
 
     def rows(self, ids: Sequence[str], split: str, config: str = "") -> list[Row] | None:
-        """All rows of a split, or None if the manifest lacks the data set, the config or the split.
-
-        Raises:
-            DataError: a file is missing, changed, or cannot be read.
-        """
+        """All rows of a split, or None if the manifest lacks the data set, the config or the split; raises
+        DataError."""
         match = self._find(ids)
         files = self._redirected(match[0], config).get(split) if match else None
         if match is None or files is None:

@@ -46,11 +46,7 @@ def runs_code(cfg: Mapping[str, Any]) -> bool:
 
 
 class CodeSet:
-    """Makes programs from the answers to one data set.
-
-    Raises:
-        DataError: the plus tests are neither in the data set's rows, nor in the data folder, nor on the hub.
-    """
+    """Makes programs from the answers to one data set; raises DataError."""
 
     def __init__(self, cfg: Mapping[str, Any], bench: ManifestRows | None) -> None:
         self.name, self._bench, self._cfg = evaluator_name(cfg), bench, cfg

@@ -23,7 +23,7 @@ def kind_of(cfg: Mapping[str, Any]) -> Kind | None:
 
 
 class Prompter:
-    """Renders the documents of a built data set.
+    """Renders the documents of a built data set; raises UsageError.
 
     Args:
         cfg: the data set's configuration.
@@ -31,9 +31,6 @@ class Prompter:
         chat: render messages, as OpenCompass's ``HuggingFacewithChatTemplate`` does (its role SYSTEM becomes the user
             there); otherwise plain text, as for its base models.
         system: a system message before the messages.
-
-    Raises:
-        UsageError: chat messages that have no plain text.
     """
 
     def __init__(self, cfg: Mapping[str, Any], dataset: Any, *, chat: bool, system: str | None = None) -> None:

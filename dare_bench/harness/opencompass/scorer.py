@@ -77,11 +77,7 @@ class Scorer:
         return None if self._code is None else self._runner.refusal(*self._program(document, text)[1])
 
     def score(self, answers: Mapping[int, Answer]) -> RepeatScores:
-        """The scores of one answer to each document.
-
-        Raises:
-            DataError: the evaluator fails on this data set; the answers are not lost.
-        """
+        """The scores of one answer to each document; raises DataError."""
         documents = list(answers)
         if not documents:
             return RepeatScores()

@@ -141,11 +141,7 @@ def groups_of(configs: Mapping[str, tuple[Config, Mapping[str, Any]]]) -> dict[s
 
 def check_data(spec: RunSpec, configs: Mapping[str, tuple[Config, Mapping[str, Any]]], layout: Layout) -> None:
     """Refuse data sets without any file, before a model is opened. Nothing is built, so a file that only the data set's
-    loader knows is not checked.
-
-    Raises:
-        DataError: the first that is missing, and the options that run those of its config that are available.
-    """
+    loader knows is not checked; raises DataError."""
     missing = {name: reason for name, (_, cfg) in configs.items() if (reason := layout.missing(cfg)) is not None}
     for name, reason in missing.items():
         config = configs[name][0]

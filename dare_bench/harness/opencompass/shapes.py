@@ -197,11 +197,7 @@ LOCAL_FORMATS: dict[str, LocalFormat] = {
 
 
 def write(name: str, bench: ManifestRows, out: Path) -> None:
-    """Writes ``data/<name>`` at ``out``; nothing if the manifest has none of its data sets.
-
-    Raises:
-        DataError: a file is missing or changed, or its rows lack a column.
-    """
+    """Writes ``data/<name>`` at ``out``; nothing if the manifest has none of its data sets; raises DataError."""
     try:
         LOCAL_FORMATS[name].write(bench, out)
     except (KeyError, TypeError, ValueError, IndexError, AttributeError) as error:

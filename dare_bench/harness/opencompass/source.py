@@ -54,24 +54,14 @@ _REGISTRIES = (
 
 
 class OpenCompassSource(TaskSource):
-    """The data sets of a run, from OpenCompass.
+    """The data sets of a run, from OpenCompass; raises UsageError or DataError.
 
     Each data set is one task, named by its ``abbr``; a config with several of them is a group as well.
-
-    Raises:
-        UsageError: what :meth:`check` raises; a decoding field that the model's family lacks (DecodingError).
-        DataError: a config cannot be read, its data is missing, or OpenCompass cannot render its prompts.
     """
 
     @staticmethod
     def check(spec: RunSpec) -> None:
-        """Refuse invalid settings before a model is opened.
-
-        Raises:
-            UnknownNameError: an unknown config; the message lists the three closest.
-            UsageError: flags that OpenCompass does not support, or a data set that cannot be run here.
-            DataError: a config or data folder that cannot be read, or a data set without any file.
-        """
+        """Refuse invalid settings before a model is opened; raises UnknownNameError, UsageError or DataError."""
         check_flags(spec)
         layout = lay_out(spec.data_dir)
         configs = configs_of(spec)
@@ -103,14 +93,7 @@ class OpenCompassSource(TaskSource):
         self._requests: list[Request] | None = None
 
     def requests(self) -> list[Request]:
-        """All requests of all data sets, without answering any.
-
-        Raises:
-            DataError: a data set cannot be built.
-            UsageError: a data set needs what the model does not provide, or ``samples`` names a missing document or
-                data set.
-            DecodingError: an invalid combination of a data set's settings and the user's.
-        """
+        """All requests of all data sets, without answering any; raises DataError, UsageError or DecodingError."""
         if self._requests is None:
             with self._quiet():
                 self._build()

@@ -30,12 +30,10 @@ class MathOptions(RewardOptions):
 
 
 def formula(prompts: Sequence[RewardPrompt], texts: Sequence[str], options: Mapping[str, Any]) -> list[Reward]:
-    """The formula of an answer is its last ``\\boxed``, else the text between answer tags; without both it is wrong.
+    """The formula of an answer is its last ``\\boxed``, else the text between answer tags; without both it is wrong;
+    raises UsageError.
 
     Terms: ``correctness``; ``boxed``, an answer has ``\\boxed``; ``answered``, it has answer tags.
-
-    Raises:
-        UsageError: unknown options, math-verify is not installed, or no sandbox works.
     """
     chosen = read_options(MathOptions, options, "math")
     rewards = []
@@ -50,11 +48,7 @@ def formula(prompts: Sequence[RewardPrompt], texts: Sequence[str], options: Mapp
 
 
 def check(options: Mapping[str, Any]) -> None:
-    """Refuse a training whose formulas could not be compared.
-
-    Raises:
-        UsageError: unknown options, math-verify is not installed, or no sandbox works.
-    """
+    """Refuse a training whose formulas could not be compared; raises UsageError."""
     unsafe = read_options(MathOptions, options, "math").unsafe_no_sandbox
     _import_math_verify()
     if not unsafe:

@@ -30,13 +30,10 @@ class Gsm8kOptions(RewardOptions):
 
 def gsm8k(prompts: Sequence[RewardPrompt], texts: Sequence[str], options: Mapping[str, Any]) -> list[Reward]:
     """The number of an answer stands after the last ``####``, else in the last ``\\boxed``, else between answer tags;
-    else it is the last number of the text. Numbers are compared by value (``1,000.0`` is ``1000``).
+    else it is the last number of the text. Numbers are compared by value (``1,000.0`` is ``1000``); raises DataError or
+    UsageError.
 
     Terms: ``correctness``; with ``scheme="d1"`` also ``integer``, ``soft_format``, ``strict_format``, ``tags``.
-
-    Raises:
-        DataError: a prompt whose truth has no number.
-        UsageError: unknown options.
     """
     scheme = read_options(Gsm8kOptions, options, "gsm8k").scheme
     rewards = []

@@ -45,13 +45,9 @@ class _Problem:
 def program(prompts: Sequence[RewardPrompt], texts: Sequence[str], options: Mapping[str, Any]) -> list[Reward]:
     """1 for a program that passes all tests. The truth holds the tests: Python text that may define
     ``check(candidate)`` (HumanEval; it is called once, with the function that the prompt asks for), or a JSON list of
-    assertions (MBPP).
+    assertions (MBPP); raises DataError or UsageError.
 
     Terms: ``correctness``; ``format``, the answer has a fenced block.
-
-    Raises:
-        DataError: the truth does not contain Python tests, or their function is unknown.
-        UsageError: unknown options, or no sandbox works.
     """
     chosen = read_options(CodeOptions, options, "code")
     problems, texts = [_problem(prompt) for prompt in prompts], [text[:MAX_TEXT] for text in texts]
@@ -67,11 +63,7 @@ def program(prompts: Sequence[RewardPrompt], texts: Sequence[str], options: Mapp
 
 
 def check(options: Mapping[str, Any]) -> None:
-    """Refuse a training whose programs could not be run.
-
-    Raises:
-        UsageError: unknown options, or no sandbox works.
-    """
+    """Refuse a training whose programs could not be run; raises UsageError."""
     if not read_options(CodeOptions, options, "code").unsafe_no_sandbox and sandbox.isolation() == "none":
         raise UsageError(
             f"the reward 'code' runs programs that the model writes, and nothing isolates them here; "

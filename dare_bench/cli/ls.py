@@ -193,7 +193,7 @@ def tasks(
         from dare_bench.harness.common.local_data import LocalData
 
         data = LocalData(data_dir)
-        local = {e.name for e in index.entries.values() if e.origin != "lm-eval" or data.lists(*index.data_set(e))}
+        local = {e.name for e in index.entries.values() if e.origin != "lm-eval" or data.lists(*e.data_set)}
         leaves = {entry.name: [leaf.name for leaf in index.leaves([entry.name])] for entry in entries}
         entries = [entry for entry in entries if leaves[entry.name] and local.issuperset(leaves[entry.name])]
         if not entries:

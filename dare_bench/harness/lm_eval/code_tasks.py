@@ -12,16 +12,14 @@ from __future__ import annotations
 import re
 from collections.abc import Collection, Iterable, Iterator
 from pathlib import Path
+from typing import Any
 
 from dare_bench.errors import DataError, UsageError
 from dare_bench.harness.common.scoring_process import check_sentence_model
+from dare_bench.harness.lm_eval.task_files import Function, TaskFiles
 from dare_bench.harness.lm_eval.task_index import TaskEntry
-from dare_bench.harness.lm_eval.yaml_scan import beside, names_of
 from dare_bench.reading import read_source
 
-_MARKED = re.compile(r"^[\"']?unsafe_code[\"']?[ \t]*:[ \t]*[\"']?(?:true|yes|on)\b", re.MULTILINE | re.IGNORECASE)
-_INCLUDE = re.compile(r"^[\"']?include[\"']?[ \t]*:(?P<value>.*(?:\n[ \t]*-[ \t].*)*)", re.MULTILINE)
-_FUNCTION = re.compile(r"!function\s+(?P<module>[\w.]+)\.\w+")
 _METRIC = "code_eval"
 _EXEC = re.compile(r"(?<![\w.])(?:exec|eval)\(|\bparse_expr\b")  # sympy's parse_expr evaluates its text as Python
 _IMPORT = re.compile(r"^\s*(?:from\s+(?P<source>[\w.]+)\s+import|import\s+(?P<module>[\w.]+))", re.MULTILINE)
@@ -42,8 +40,8 @@ class CodeTaskError(UsageError):
 def _runs_code(path: Path) -> tuple[bool, str] | None:
     """How the task of this YAML file runs generated code: in our sandbox? and the reason to think so. None if it runs
     none."""
-    texts = dict(_with_includes(path))
-    scorers = dict(_scorers(texts))
+    config = TaskFiles().read(str(path))
+    scorers = dict(_scorers(config))
 
     def first(pattern: str | re.Pattern[str]) -> str | None:
         return next((name for name, source in scorers.items() if re.search(pattern, source)), None)
@@ -51,8 +49,8 @@ def _runs_code(path: Path) -> tuple[bool, str] | None:
     if running := first(_EXEC):
         return False, f"its scorer {running} runs code by itself"
     uses_metric = first(_METRIC)
-    names_metric = any(_METRIC in text for text in texts.values())
-    if not (uses_metric or names_metric or any(_MARKED.search(text) for text in texts.values())):
+    names_metric = any(_METRIC in text for text in _texts(config) if not isinstance(text, Function))
+    if not (uses_metric or names_metric or config.get("unsafe_code")):
         return None
     if starting := first(_STARTS):
         return False, f"its scorer {starting} starts programs by itself"
@@ -63,40 +61,35 @@ def _runs_code(path: Path) -> tuple[bool, str] | None:
     return False, f"marked unsafe_code, and its scorer does not use {_METRIC}"
 
 
-def _with_includes(path: Path, above: tuple[Path, ...] = ()) -> Iterator[tuple[Path, str]]:
-    """(path, text) of a task file and of all that it includes."""
-    text = read_source(path, DataError)
-    yield path, text
-    for included in _INCLUDE.finditer(text):
-        for name in names_of(included["value"]):
-            target = Path(beside(str(path), name))
-            if target not in (*above, path) and target.is_file():
-                yield from _with_includes(target, (*above, path))
-
-
-def _scorers(texts: dict[Path, str]) -> Iterator[tuple[str, str]]:
-    """(name, source) of the modules in the folders of the task files whose functions they name, and of the modules in
-    the same folder that these import."""
+def _scorers(config: Any) -> Iterator[tuple[str, str]]:
+    """(name, source) of the modules whose functions a task names, and of the modules beside them that these import."""
     seen: set[Path] = set()
-    for path, text in texts.items():
-        modules = dict.fromkeys(match["module"] for match in _FUNCTION.finditer(text))
-        pending = [path.parent / f"{module.replace('.', '/')}.py" for module in modules]
-        while pending:
-            file = pending.pop()
-            if file in seen or not file.is_file():
-                continue
-            seen.add(file)
-            source = read_source(file, DataError)
-            yield file.name, source
-            stems = {(match["source"] or match["module"]).rsplit(".")[-1] for match in _IMPORT.finditer(source)}
-            pending += [file.parent / f"{stem}.py" for stem in sorted(stems)]
+    pending = [Path(text) for text in dict.fromkeys(_texts(config)) if isinstance(text, Function)]
+    while pending:
+        file = pending.pop()
+        if file in seen or not file.is_file():
+            continue
+        seen.add(file)
+        source = read_source(file, DataError)
+        yield file.name, source
+        stems = {(match["source"] or match["module"]).rsplit(".")[-1] for match in _IMPORT.finditer(source)}
+        pending += [file.parent / f"{stem}.py" for stem in sorted(stems)]
+
+
+def _texts(value: Any) -> Iterator[str]:
+    """Every text inside a value."""
+    if isinstance(value, str):
+        yield value
+    elif isinstance(value, (dict, list)):
+        for inner in value.values() if isinstance(value, dict) else value:
+            yield from _texts(inner)
 
 
 def evaluating_tasks(entries: Iterable[TaskEntry]) -> dict[str, str]:
     """By name, the tasks whose scorers name something that can evaluate the text of an answer: its name and file."""
     reasons: dict[str, str] = {}
     for entry in entries:
-        sources = _scorers(dict(_with_includes(entry.path))) if entry.path is not None else ()
+        sources = _scorers(TaskFiles().read(entry.file)) if entry.file is not None else ()
         for name, source in sources:
             if match := EVALUATES.search(source):
                 reasons[entry.name] = f"{match[0]} in {name}"

@@ -21,12 +21,12 @@ from dare_bench.cache import cache_dir, write_cache
 from dare_bench.errors import DataError, UsageError, unknown
 from dare_bench.harness.common.answering import included_folder, package_folder
 from dare_bench.harness.common.requests import ROLLING, undefined
-from dare_bench.harness.lm_eval.yaml_scan import Scanner, scan, value_of
+from dare_bench.harness.lm_eval.task_files import names_of, scan
 from dare_bench.reading import existing, read_json
 from dare_bench.registry import registry
 
 LM_EVAL = "lm-eval"
-_FORMAT = 1
+_FORMAT = 2
 _LIKELIHOODS = ("loglikelihood", ROLLING, "multiple_choice")
 """Values of a task's ``output_type``."""
 
@@ -34,13 +34,16 @@ _LIKELIHOODS = ("loglikelihood", ROLLING, "multiple_choice")
 @dataclass(frozen=True, slots=True)
 class TaskEntry:
     """A name: ``kind`` is task, python (a task written as a class), group or tag; ``file`` is its YAML file (None for
-    a tag); ``members`` are the tasks of a tag; ``origin`` is its source (``lm-eval`` or a folder's name)."""
+    a tag); ``origin`` is its source (``lm-eval`` or a folder's name); ``members`` are the names in a group or tag;
+    ``data_set`` is a task's data set with its configuration."""
 
     name: str
     kind: str
     file: str | None  # a path made for each of many thousands of names would take longer than reading them
     origin: str
-    members: tuple[str, ...] = ()
+    members: Sequence[str] = ()
+    output_type: str | None = None
+    data_set: Sequence[str | None] = (None, None)
 
     @property
     def path(self) -> Path | None:
@@ -54,21 +57,33 @@ def lm_eval_folder() -> Path:
 
 
 def _scanned(root: Path) -> dict[str, list[Any]]:
-    """{name: [kind, relative path or None, members]} of one folder; the first of two equal names stays."""
+    """{name: [kind, relative path or None, further fields of a TaskEntry]} of one folder; the first of two equal names
+    stays."""
     names: dict[str, list[Any]] = {}
-    for name, kind, relative, tags in scan(root):
+    for name, kind, relative, keys in scan(root):
         if name in names:
             continue
-        names[name] = [kind, relative, []]
-        for tag in tags:
+        if kind == "group":
+            names[name] = [kind, relative, list(_names_in(keys.get("task")))]
+            continue
+        facts = [_text(keys.get(key)) for key in ("output_type", "dataset_path", "dataset_name")]
+        names[name] = [kind, relative, [], *([facts[0], facts[1:]] if kind == "task" else ())]
+        for tag in names_of(keys.get("tag")):
             names.setdefault(tag, ["tag", None, []])[2].append(name)
+    for kind, _, members, *_ in names.values():
+        if kind == "tag":
+            members.sort()
     return names
+
+
+def _text(value: Any) -> str | None:
+    return value if isinstance(value, str) else None
 
 
 def _entries(root: Path, origin: str, names: dict[str, list[Any]]) -> dict[str, TaskEntry]:
     return {
-        name: TaskEntry(name, kind, f"{root}{os.sep}{relative}" if relative else None, origin, tuple(sorted(members)))
-        for name, (kind, relative, members) in names.items()
+        name: TaskEntry(name, kind, f"{root}{os.sep}{relative}" if relative else None, origin, *rest)
+        for name, (kind, relative, *rest) in names.items()
     }
 
 
@@ -98,7 +113,6 @@ class TaskIndex:
 
     def __init__(self, include_path: Sequence[str | Path] = ()) -> None:
         self.replaced: dict[str, str] = {}
-        self._scanner = Scanner()
         self._extra: dict[str, TaskEntry] = {}
         for entry in registry().entries("task_folder"):
             self._add(Path(entry.target), entry.name)
@@ -153,52 +167,26 @@ class TaskIndex:
         path = existing(word)
         if path is None:
             raise UsageError(f"--tasks {word}: no such task file")
-        if path.is_dir():
-            entries = _entries(path.resolve(), str(path), _scanned(path.resolve()))
-            if not entries:
-                raise UsageError(f"--tasks {path}: no task file (*.yaml with a task or group key) in this folder")
-        else:
-            rows = (row for row in scan(path.resolve().parent) if row[2] == path.name)
-            name, kind, *_ = next(rows, ("", ""))
-            if not name:
-                raise UsageError(f"--tasks {path}: the file has no task or group key")
-            entries = {name: TaskEntry(name, kind, str(path.resolve()), str(path))}
+        file = path.resolve()
+        folder = file if path.is_dir() else file.parent
+        entries = _entries(folder, str(path), _scanned(folder))
+        if not path.is_dir():
+            entries = {name: entry for name, entry in entries.items() if entry.path == file}
+        if not entries:
+            where = "no task file (*.yaml with a task or group key) in this folder"
+            raise UsageError(f"--tasks {path}: {where if path.is_dir() else 'the file has no task or group key'}")
         self.entries.update(entries)
         return [name for name, entry in entries.items() if entry.kind != "tag"]
-
-    def members(self, name: str) -> list[str]:
-        """Direct members of a group or tag, as names; tasks written inline in a group's file are left out."""
-        entry = self.entries[name]
-        if entry.kind != "group" or entry.file is None:
-            return list(entry.members)
-        try:
-            return list(_names_in(value_of(self._scanner.keys(entry.file).get("task", ""))))
-        except DataError as error:
-            raise DataError(f"{entry.file}: cannot be read as a task file ({error})") from error
 
     def refuse_rolling(self, leaves: Iterable[TaskEntry]) -> None:
         """Raise UsageError for a task of log-likelihoods of whole texts, before its data are fetched."""
         for entry in leaves:
-            if (output_type := self._key(entry, "output_type")) == ROLLING:
-                raise undefined(entry.name, output_type)
+            if entry.output_type == ROLLING:
+                raise undefined(entry.name, ROLLING)
 
     def likelihood_tasks(self, leaves: Iterable[TaskEntry]) -> Iterator[str]:
         """The names of the tasks whose files say that they need log-likelihoods."""
-        return (entry.name for entry in leaves if self._key(entry, "output_type") in _LIKELIHOODS)
-
-    def data_set(self, entry: TaskEntry) -> tuple[str | None, str | None]:
-        """A task's data set and its configuration, as its file names them."""
-        return self._key(entry, "dataset_path"), self._key(entry, "dataset_name")
-
-    def _key(self, entry: TaskEntry, name: str) -> str | None:
-        """The text of a key in a task's file; None if it has none or cannot be read (lm-eval will report that)."""
-        if entry.file is None or entry.kind != "task":
-            return None
-        try:
-            value = value_of(self._scanner.keys(entry.file).get(name, ""))
-        except DataError:
-            return None
-        return value if isinstance(value, str) else None
+        return (entry.name for entry in leaves if entry.output_type in _LIKELIHOODS)
 
     def leaves(self, names: Iterable[str]) -> list[TaskEntry]:
         """The tasks behind ``names``, groups and tags expanded, each once."""
@@ -213,7 +201,7 @@ class TaskIndex:
             if self.entries[name].kind in ("task", "python"):
                 tasks[name] = self.entries[name]
             else:
-                stack += self.members(name)[::-1]
+                stack += self.entries[name].members[::-1]
         return list(tasks.values())
 
 

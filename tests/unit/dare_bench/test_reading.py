@@ -41,7 +41,6 @@ ALLOWED: dict[str, tuple[dict[str, int], str]] = {
     "dare_bench/harness/lm_eval/source.py": ({"json.loads": 1}, OWN),
     "dare_bench/harness/opencompass/result_tables.py": ({"json.loads": 1}, OWN),
     "dare_bench/harness/opencompass/shapes.py": ({".open": 2}, WRITES),
-    "dare_bench/harness/lm_eval/yaml_scan.py": ({"yaml.load": 1}, CHECKED),
     "dare_bench/loading.py": ({".open": 3}, METHOD),
     "dare_bench/program.py": ({".read_bytes": 1}, CODE),
     "dare_bench/analysis/run_finder.py": ({".open": 2}, METHOD),

@@ -11,17 +11,21 @@ the scoring process (:mod:`~dare_bench.harness.common.scoring_process`); signals
 from __future__ import annotations
 
 import contextlib
+import functools
 import inspect
 import math
+import re
 import signal
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 from dare_bench.errors import DataError
+from dare_bench.reading import read_source
 
 ANSWER_SECONDS = 10.0
 """Processor time for one answer, if no formulas are compared."""
-_ALGEBRA = frozenset({"math_verify", "sympy", "latex2sympy", "latex2sympy2", "latex2sympy2_extended"})
+ALGEBRA = r"math_verify|sympy|latex2sympy\w*"
+"""Packages that compare formulas, as a regular expression."""
 
 
 class AnswerTimeout(BaseException):
@@ -68,8 +72,12 @@ class Answers(list[Any]):
         return index
 
 
-def uses_algebra(names: Mapping[str, Any]) -> bool:
-    """Does a module with these global names use a computer algebra package?"""
-    attributes = ((value, "__name__" if inspect.ismodule(value) else "__module__") for value in names.values())
-    modules = (getattr(value, name, None) for value, name in attributes if callable(value) or name == "__name__")
-    return any(str(module).partition(".")[0] in _ALGEBRA for module in modules)
+def source_names(code: Any, words: str) -> bool:
+    """Does the file that defines a function or class contain one of these words (a regular expression)?"""
+    file = inspect.getsourcefile(code)
+    return file is not None and bool(re.search(rf"\b(?:{words})\b", _source(file)))
+
+
+@functools.cache
+def _source(file: str) -> str:
+    return read_source(file, DataError)

@@ -75,17 +75,27 @@ class WorkerProcess(contextlib.AbstractContextManager["WorkerProcess"]):
             raise ValueError(f"seconds is {seconds}; a limit is above 0")
         self.seconds = seconds
         self._functions, self._sandbox = dict(functions), sandbox
-        self._worker: _Worker | None = None
         self._lock = threading.Lock()
+        self._pipe: Connection
+        self._pid = self._parent = 0  # of the worker, and of the process that forked it; 0: there is none
+        self._end: weakref.finalize[..., WorkerProcess] | None = None
 
     def call(self, name: str, *args: Any, seconds: float | None = None) -> Any:
         """``functions[name](*args)``; ``seconds`` replaces the limit for this call; raises ItemTimeout, ItemError or
         DareError."""
         limit = self.seconds if seconds is None else seconds
         with self._lock:
-            worker = self._ready()
+            # The worker must be a child of this process, not of one that this was forked from; between two calls
+            # nothing but the end of the pipe can be read.
+            if self._parent != os.getpid() or self._pipe.poll():
+                self._start()
             try:
-                return worker.call(name, args, limit)
+                self._pipe.send((name, args, limit))
+                return _result(_receive(self._pipe.fileno(), limit))
+            except (EOFError, OSError) as error:
+                cause = self._cause()
+                self._drop()
+                raise ItemError(f"the scoring process died ({cause})", died=True) from error
             except ItemError as error:
                 if error.died or error.kind in ("MemoryError", "RecursionError"):
                     self._drop()
@@ -102,66 +112,43 @@ class WorkerProcess(contextlib.AbstractContextManager["WorkerProcess"]):
     def __exit__(self, *_: object) -> None:
         self.close()
 
-    def _ready(self) -> _Worker:
-        if self._worker is not None and self._worker.alive():
-            return self._worker
+    def _start(self) -> None:
         self._drop()
         for _ in range(_STARTS):
-            worker = _Worker(self._functions, self._sandbox)
-            if worker.reports():
-                self._worker = worker
-                return worker
-            worker.end()
+            self._fork()
+            with contextlib.suppress(EOFError, OSError, ItemTimeout):
+                if _receive(self._pipe.fileno(), _START) == b"ready":
+                    return
+            self._drop()
         raise DareError(f"a scoring process could not be started: {_STARTS} attempts, {_START:g} s at most for each")
 
-    def _drop(self) -> None:
-        if self._worker is not None:
-            self._worker.end()
-            self._worker = None
-
-
-class _Worker:
-    """One forked process, seen from its parent."""
-
-    def __init__(self, functions: Functions, sandbox: SandboxView | None) -> None:
+    def _fork(self) -> None:
         self._pipe, child_end = Pipe()
+        sandbox = self._sandbox
         enclosure = (sandbox.tree(), sandbox.environment) if sandbox is not None else None
         with warnings.catch_warnings():
-            # Python warns that a fork with threads may deadlock; reports() and the limits handle that.
+            # Python warns that a fork with threads may deadlock; _start() and the limits handle that.
             warnings.simplefilter("ignore", DeprecationWarning)
             pid = os.fork()
         if pid == 0:
-            _child(functions, child_end, enclosure)  # does not return
+            _child(self._functions, child_end, enclosure)  # does not return
         child_end.close()
-        self.pid, self._parent = pid, os.getpid()
-        self.end = weakref.finalize(self, _kill, pid, self._pipe, os.getpid(), sandbox is not None)
+        self._pid, self._parent = pid, os.getpid()
+        self._end = weakref.finalize(self, _kill, pid, self._pipe, os.getpid(), sandbox is not None)
 
-    def reports(self) -> bool:
-        """Has the child started?"""
-        try:
-            return _receive(self._pipe.fileno(), _START) == b"ready"
-        except (EOFError, OSError, ItemTimeout):
-            return False
-
-    def alive(self) -> bool:
-        """Is it a running child of this process (and not of one that this was forked from)? Between two calls nothing
-        but the end of the pipe can be read."""
-        return self.end.alive and self._parent == os.getpid() and not self._pipe.poll()
-
-    def call(self, name: str, args: tuple[Any, ...], seconds: float) -> Any:
-        try:
-            self._pipe.send((name, args, seconds))
-            raw = _receive(self._pipe.fileno(), seconds)
-        except (EOFError, OSError) as error:
-            raise ItemError(f"the scoring process died ({self._cause()})", died=True) from error
-        return _result(raw)
+    def _drop(self) -> None:
+        if self._end is not None:
+            self._end()
+        self._pid = self._parent = 0
 
     def _cause(self) -> str:
+        """Why the worker died."""
         with contextlib.suppress(ChildProcessError):
-            if (status := _wait(self.pid, 1.0)) is not None:
-                self.end.detach()
+            if (status := _wait(self._pid, 1.0)) is not None:
+                if self._end is not None:
+                    self._end.detach()  # it is reaped: another process may get its id
                 self._pipe.close()
-                _kill_group(self.pid)
+                _kill_group(self._pid)
                 code = os.waitstatus_to_exitcode(status)
                 code = 128 - code if code < 0 else code  # a sandbox reports a signal as a shell does
                 return signal.Signals(code - 128).name if code > 128 else f"exit status {code}"
@@ -331,16 +318,16 @@ def _limit_memory() -> None:
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     pages = Path("/proc/self/statm")
     if pages.exists():
-        bound = int(pages.read_text().split()[0]) * resource.getpagesize() + HEADROOM
-        hard = resource.getrlimit(resource.RLIMIT_AS)[1]
-        if hard == resource.RLIM_INFINITY or bound < hard:
-            resource.setrlimit(resource.RLIMIT_AS, (bound, hard))
+        _limit(resource.RLIMIT_AS, int(pages.read_text().split()[0]) * resource.getpagesize() + HEADROOM)
 
 
 def _limit_time(seconds: float) -> None:
     """A limit of processor time, well above the call's, for a worker whose parent was killed while it was busy."""
     used = resource.getrusage(resource.RUSAGE_SELF)
-    bound = math.ceil(used.ru_utime + used.ru_stime + 4 * seconds) + 5
-    hard = resource.getrlimit(resource.RLIMIT_CPU)[1]
+    _limit(resource.RLIMIT_CPU, math.ceil(used.ru_utime + used.ru_stime + 4 * seconds) + 5)
+
+
+def _limit(kind: int, bound: int) -> None:
+    hard = resource.getrlimit(kind)[1]
     if hard == resource.RLIM_INFINITY or bound < hard:
-        resource.setrlimit(resource.RLIMIT_CPU, (bound, hard))
+        resource.setrlimit(kind, (bound, hard))

@@ -6,7 +6,8 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from dare_bench.harness.common.extraction_status import Status, is_nothing, status_of
-from dare_bench.harness.lm_eval.scoring_limits import PHRASE_SCORERS, scorer_file, scorer_of
+from dare_bench.harness.common.time_limits import source_names
+from dare_bench.harness.lm_eval.scoring_limits import scorer_of
 
 FinishReason = Callable[[str, Any, int, int], str | None]
 """(task, document, instance, repeat) -> the finish reason of that response."""
@@ -93,14 +94,15 @@ def _row_statuses(task: Any, row: Mapping[str, Any], name: str, finish: FinishRe
 
 
 def unread(tasks: Mapping[str, Any], samples: Mapping[str, Sequence[Mapping[str, Any]]]) -> list[str]:
-    """A note if one metric of a task does not find answers that another one reads (:data:`PHRASE_SCORERS`)."""
+    """A note if one metric of a task reads a set phrase only, and another one, by math-verify, any formula."""
     counts: dict[str, tuple[int, int]] = {}
     for name in samples.keys() & tasks.keys():
         scorer = scorer_of(tasks[name])
-        if scorer is None or scorer_file(scorer) not in PHRASE_SCORERS:
+        phrase = None if scorer is None else scorer.__globals__.get("get_unnormalized_answer")
+        if phrase is None or not source_names(scorer, "math_verify"):
             continue
         texts = [text for row in samples[name] for responses in row["resps"] for text in responses]
-        if missing := sum(is_nothing(scorer.__globals__["get_unnormalized_answer"](text)) for text in texts):
+        if missing := sum(is_nothing(phrase(text)) for text in texts):
             counts[name] = missing, len(texts)
     if not counts:
         return []

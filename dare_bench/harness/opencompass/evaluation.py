@@ -6,7 +6,6 @@ import copy
 import functools
 import inspect
 import math
-import sys
 import tempfile
 from collections.abc import Mapping, Sequence
 from functools import cached_property
@@ -15,31 +14,10 @@ from typing import Any
 
 from dare_bench.errors import DataError
 from dare_bench.harness.common.answering import error_line
-from dare_bench.harness.common.time_limits import ANSWER_SECONDS, Answers, AnswerTimeout, uses_algebra, within
-from dare_bench.harness.opencompass.catalog import opencompass_folder
+from dare_bench.harness.common.time_limits import ALGEBRA, ANSWER_SECONDS, Answers, AnswerTimeout, source_names, within
 from dare_bench.harness.opencompass.components import resolve
 from dare_bench.harness.opencompass.dataset import DataSet, config_errors
 from dare_bench.opencompass_numbers import numbers
-
-FORMULA_EVALUATORS = frozenset(
-    {
-        "datasets/OlympiadBench.py",
-        "datasets/TheoremQA/number_utils.py",
-        "datasets/TheoremQA/utils.py",
-        "datasets/cmphysbench/SEED/SEED.py",
-        "datasets/cmphysbench/SEED/latex_pre_process.py",
-        "datasets/game24.py",
-        "datasets/korbench/korbench_utils.py",
-        "datasets/phybench/EED.py",
-        "datasets/phybench/latex_pre_process.py",
-        "datasets/scicode.py",
-        "datasets/srbench.py",
-        "datasets/supergpqa/supergpqa_utils.py",
-        "evaluator/math_evaluator.py",
-    }
-)
-"""Files of OpenCompass 0.5.4 whose evaluators compare formulas, below its folder. A test compares this with the files
-of the installed OpenCompass that name a computer algebra package."""
 
 
 class DataSetEvaluator:
@@ -97,12 +75,8 @@ class DataSetEvaluator:
 
     @cached_property
     def compares_formulas(self) -> bool:
-        """May one comparison not terminate? OpenCompass's evaluators by :data:`FORMULA_EVALUATORS`, others by the
-        imports of their module."""
-        file, folder = Path(inspect.getfile(self.kind)), opencompass_folder().parents[1]
-        if file.is_relative_to(folder):
-            return file.relative_to(folder).as_posix() in FORMULA_EVALUATORS
-        return uses_algebra(vars(sys.modules[self.kind.__module__]))
+        """May one comparison not terminate? So it is if the evaluator's file names a computer algebra package."""
+        return source_names(self.kind, ALGEBRA)
 
     @cached_property
     def compares_texts(self) -> bool:

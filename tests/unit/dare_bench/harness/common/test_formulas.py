@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 import threading
 import time
 from pathlib import Path
@@ -14,8 +13,7 @@ from require import need_package
 
 from dare_bench.errors import DataError
 from dare_bench.harness.common.worker_process import ItemTimeout, WorkerProcess
-from dare_bench.harness.lm_eval.scoring_limits import FORMULA_SCORERS, PHRASE_SCORERS, is_mathematical, limited
-from dare_bench.harness.opencompass.evaluation import FORMULA_EVALUATORS
+from dare_bench.harness.lm_eval.scoring_limits import is_mathematical, limited
 
 math_verify = need_package("math_verify")
 
@@ -90,31 +88,6 @@ MATHEMATICAL = {
 @pytest.mark.parametrize("path", MATHEMATICAL)
 def test_which_tasks_are_mathematical(path: str) -> None:
     assert is_mathematical(lm_eval_task(path)) is MATHEMATICAL[path]
-
-
-def naming(folder: Path, pattern: str) -> set[str]:
-    """The Python files below a folder that name one of these words."""
-    word = re.compile(rf"\b({pattern})\b")
-    stems = pattern.replace(r"\w*", "").split("|")  # a search for what all matches contain is fast
-    texts = ((path, path.read_text(errors="replace")) for path in folder.rglob("*.py"))
-    named = (path for path, text in texts if any(stem in text for stem in stems) and word.search(text))
-    return {path.relative_to(folder).as_posix() for path in named}
-
-
-def test_the_tables_of_formula_scorers_are_those_of_the_installed_harnesses() -> None:
-    """A file that is new here must be read: does it compare formulas?"""
-    lm_eval = Path(need_package("lm_eval").__file__).parent / "tasks"
-    words = r"math_verify|sympy|latex2sympy\w*|is_equiv|math_equal|\w*boxed\w*"
-    assert naming(lm_eval, words) == FORMULA_SCORERS
-    assert naming(lm_eval, "get_unnormalized_answer") & naming(lm_eval, "math_verify") == PHRASE_SCORERS
-    opencompass = Path(need_package("opencompass").__file__).parent
-    result = set().union(
-        *(
-            {f"{part}/{file}" for file in naming(opencompass / part, r"math_verify|sympy|latex2sympy\w*")}
-            for part in ("datasets", "evaluator", "openicl")
-        )
-    )
-    assert result == FORMULA_EVALUATORS
 
 
 DOC = {"problem": "p", "solution": "So $x=\\boxed{\\frac{1}{2}}$.", "answer": "\\frac{1}{2}"}

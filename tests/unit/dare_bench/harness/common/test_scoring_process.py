@@ -226,8 +226,8 @@ def test_a_worker_outlives_the_thread_that_made_it() -> None:
         thread.start()
         thread.join()
         time.sleep(0.1)  # the kernel's signal, if there were one, would be sent by now
-        alive = guard._worker
-        assert guard.call("echo", 1) == "1" and guard._worker is alive
+        alive = guard._pid
+        assert guard.call("echo", 1) == "1" and guard._pid == alive
 
 
 def test_a_worker_ends_with_a_killed_parent() -> None:

@@ -6,6 +6,7 @@ from __future__ import annotations
 import ast
 import warnings
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -43,30 +44,18 @@ def read_config(folder: Path) -> OpenCompassConfig:
     file = own_file(folder, names[-1]) if names else None
     if file is None:
         return OpenCompassConfig()
-    assigned = _assigned(read_source(file, RunError), ("models", "datasets"))
+    assigned: dict[str, Any] = {}
+    with warnings.catch_warnings(action="ignore"), suppress(SyntaxError, ValueError, RecursionError, MemoryError):
+        for statement in ast.parse(read_source(file, RunError)).body:
+            for target in statement.targets if isinstance(statement, ast.Assign) else ():
+                if isinstance(target, ast.Name):
+                    assigned[target.id] = _literal(statement.value)
     return OpenCompassConfig(_by_abbr(assigned.get("models")), _by_abbr(assigned.get("datasets")))
 
 
 def _by_abbr(value: Any) -> dict[str, dict[str, Any]]:
     entries = [entry for entry in value if isinstance(entry, dict)] if isinstance(value, list) else []
     return {entry["abbr"]: entry for entry in entries if isinstance(entry.get("abbr"), str)}
-
-
-def _assigned(source: str, names: tuple[str, ...]) -> dict[str, Any]:
-    """The literals assigned to these names at the top of a source; none if it cannot be parsed."""
-    try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # of escapes in the texts
-            statements = ast.parse(source).body
-    except (SyntaxError, ValueError, RecursionError, MemoryError):
-        return {}
-    return {
-        target.id: _literal(statement.value)
-        for statement in statements
-        if isinstance(statement, ast.Assign)
-        for target in statement.targets
-        if isinstance(target, ast.Name) and target.id in names
-    }
 
 
 def _literal(node: ast.expr, depth: int = 0) -> Any:

@@ -10,7 +10,6 @@ import hashlib
 import os
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from datetime import UTC, datetime
 from itertools import count
 from pathlib import Path
@@ -44,48 +43,71 @@ _DATE = re.compile(r"\d{8}_\d{6}")
 _KEPT_NAME = 180
 
 
-@dataclass(frozen=True, slots=True)
-class DataSetFiles:
-    """The files of one data set: the evaluator's result, and the predictions, in several files if several workers
-    predicted parts (none if they were not kept). ``repeats``: answers to each prompt; None: not recorded."""
+class _NoScore(ValueError):
+    """A data set without a score, and why."""
 
-    result: Path
-    predictions: tuple[Path, ...]
-    repeats: int | None
 
-    def read(self) -> DataSetRecord:
-        """Raises RunError for a file that cannot be read or is damaged."""
+class DataSetResult:
+    """What the files of one data set say; raises _NoScore, or RunError for a file that is damaged.
+
+    ``totals`` are shares where that is known; ``values`` are the documents' (one each, the mean over repeats); ``n``
+    counts the documents. ``predictions`` are several files if several workers predicted parts, and none if they were
+    not kept. ``repeats``: answers to each prompt; None: not recorded.
+    """
+
+    def __init__(self, task: str, result: Path, predictions: tuple[Path, ...], repeats: int | None) -> None:
+        self.result, self.predictions, self._repeats = result, predictions, repeats
+        record, details, _, self.n = self._read()
+        if "error" in record:
+            raise _NoScore(f"its evaluator failed: {str(record['error'])[:200]}")
+        self.totals = {name.replace(",", ";"): value for name, value in numbers(record).items()}
+        if not self.totals:
+            raise _NoScore("its result has no number")
+        if self.n == 0:
+            raise _NoScore("its number of documents is unknown: neither details nor predictions were kept")
+        first, per_document = next(iter(self.totals)), verdicts(list(map(_averaged, details)), self.n)
+        scaled = in_unit_of(self.totals[first], per_document) if per_document is not None else None
+        self.values = {} if scaled is None else {first: scaled}
+        self.notes: list[str] = []
+        for name, total in self.totals.items():
+            values = self.values.get(name)
+            factor = as_share(name, total, values)
+            if unclear(total, values) and factor != 1.0:
+                assumed = "that it is a percentage is assumed from its name"
+                self.notes.append(f"{task}: {name} {total:g} comes without documents' values; {assumed}")
+            self.totals[name] = factor * total
+            if values is not None:
+                self.values[name] = [factor * value for value in values]
+                self.totals[name] = mean(self.values[name])
+
+    def _read(self) -> tuple[dict[str, Any], list[Any], list[dict[str, Any]], int]:
+        """The evaluator's result, its details (one for each document, or none), the predictions (in the order of the
+        documents, repeats one after another), and the number of documents."""
         result = read_json(self.result, RunError)
         details = detail_rows(result)
         predictions = [row for path in self.predictions for row in _predictions(path)]
         if self.predictions and not predictions:
             raise RunError(f"{self.predictions[0]} is damaged: it has no predictions")
-        repeats = self.repeats or max(1, len(predictions) // max(1, len(details)))
+        repeats = self._repeats or max(1, len(predictions) // max(1, len(details)))
         if predictions and len(predictions) != repeats * len(details):
             details = []  # of something else than documents
-        return DataSetRecord(result, details, predictions, len(details) or len(predictions) // repeats)
+        return result, details, predictions, len(details) or len(predictions) // repeats
 
-
-@dataclass(frozen=True, slots=True)
-class DataSetRecord:
-    """The contents of these files. ``details``: one for each of ``n`` documents, or none; ``predictions``: in the order
-    of the documents, repeats one after another."""
-
-    result: dict[str, Any]
-    details: list[Any]
-    predictions: list[dict[str, Any]]
-    n: int
-
-
-@dataclass(frozen=True, slots=True)
-class DataSetScores:
-    """``totals`` are shares where that is known; ``values`` are the documents' (one each, the mean over repeats);
-    ``n`` counts the documents."""
-
-    totals: dict[str, float]
-    values: dict[str, list[float]]
-    n: int
-    notes: list[str]
+    def rows(self) -> list[dict[str, Any]]:
+        """A row in lm-eval's form for each document."""
+        _, details, predictions, n = self._read()
+        rows = []
+        for document in range(n):
+            detail = details[document] if details and isinstance(details[document], dict) else {}
+            metrics = {name: values[document] for name, values in self.values.items()}
+            answers = _row(predictions[document::n], detail)
+            row = {"doc_id": document, **answers, "metrics": list(metrics), **metrics}
+            try:
+                check(LoggedLine, row)
+            except ValueError as error:
+                raise RunError(f"{self.predictions[0]}, document {document}, is damaged: {error}") from error
+            rows.append(row)
+        return rows
 
 
 class OpenCompassRun(ExternalRun):
@@ -93,36 +115,34 @@ class OpenCompassRun(ExternalRun):
 
     without_samples = "OpenCompass writes them to predictions/, beside results/"
     choice_value = "log-likelihood per token"
-    files: dict[str, DataSetFiles]
-    """Those of each data set with a score."""
-    values: dict[str, dict[str, list[float]]]
-    """The documents' values of each metric, by data set."""
+    data_sets: dict[str, DataSetResult]
+    """Those with a score."""
 
     @property
     def result_files(self) -> list[Path]:
         return [
-            *(file.result for file in self.files.values()),
+            *(data.result for data in self.data_sets.values()),
             *sorted(self.path.parent.parent.glob("configs/*.py")),
         ]
 
     def samples_file(self, task: str) -> Path | None:
-        return next(iter(self.files[task].predictions), None) if task in self.files else None
+        return next(iter(self.data_sets[task].predictions), None) if task in self.data_sets else None
 
     def traces_file(self, task: str) -> None:
         """OpenCompass writes none."""
 
     def samples(self, task: str) -> Iterator[dict[str, Any]]:
         self._check(task, self.tasks)
-        return iter(_rows(self.files[task], task) if self.samples_file(task) else ())
+        return iter(self.data_sets[task].rows() if self.samples_file(task) else ())
 
     def _readable(self, task: str) -> Iterator[Mapping[str, Any]]:
-        of_metrics = self.values[task]
+        of_metrics = self.data_sets[task].values
         for values in zip(*of_metrics.values(), strict=True):
             yield {"metrics": list(of_metrics), **dict(zip(of_metrics, values, strict=True))}
 
     def index(self, task: str) -> DocumentIndex | None:
         self._check(task, self.tasks)
-        return LoadedIndex(task, _rows(self.files[task], task)) if self.samples_file(task) else None
+        return LoadedIndex(task, self.data_sets[task].rows()) if self.samples_file(task) else None
 
 
 def model_folders(folder: Path) -> list[Path]:
@@ -134,73 +154,31 @@ def model_folders(folder: Path) -> list[Path]:
             folders = sorted(Path(entry.path) for entry in entries if entry.is_dir(follow_symlinks=False))
     except OSError:  # there is no such folder
         return []
-    return [path for path in folders if _has_results(path)]
-
-
-def _has_results(folder: Path) -> bool:
-    """JSON files named by data sets; the folder of another program's run has other names."""
-    names = [path.name for path in folder.glob("*.json")]
-    return bool(names) and not any(name == RUN_FILE or date_in(name) for name in names)
+    # JSON files named by data sets; the folder of another program's run has other names.
+    names = {path: [file.name for file in path.glob("*.json")] for path in folders}
+    return [path for path in folders if names[path] and not any(n == RUN_FILE or date_in(n) for n in names[path])]
 
 
 def read_opencompass(path: Path, intervals: Intervals) -> OpenCompassRun:
     """The results of one model, in the folder ``path``; raises RunError."""
     work, model = path.parent.parent, path.name
     config = read_config(work / "configs")
-    files: dict[str, DataSetFiles] = {}
-    scores: dict[str, DataSetScores] = {}
-    notes: list[str] = []
+    data_sets: dict[str, DataSetResult] = {}
     left_out: list[str] = []
     for name in sorted(entry.name for entry in path.glob("*.json")):
         task = name.removesuffix(".json")
         result = own_file(path, name)
         assert result is not None
-        own = DataSetFiles(result, _prediction_files(work / PREDICTIONS / model, path, task), config.repeats(task))
+        predictions = _prediction_files(work / PREDICTIONS / model, path, task)
         try:
-            scores[task] = _scores(own.read(), task)
+            data_sets[task] = DataSetResult(task, result, predictions, config.repeats(task))
         except _NoScore as reason:
             left_out.append(f"{path}, {task}: {reason}")
-            continue
-        files[task] = own
-        notes += scores[task].notes
-    if not scores:
+    if not data_sets:
         raise RunError(f"{path} has no score; {left_out[0]}")
-    run = OpenCompassRun(path, _results(scores), _block(path, work, config, scores, notes), intervals)
-    run.files, run.left_out = files, tuple(left_out)
-    run.values = {task: own.values for task, own in scores.items()}
+    run = OpenCompassRun(path, _results(data_sets), _block(path, work, config, data_sets), intervals)
+    run.data_sets, run.left_out = data_sets, tuple(left_out)
     return run
-
-
-class _NoScore(ValueError):
-    """A data set without a score, and why."""
-
-
-def _scores(record: DataSetRecord, task: str) -> DataSetScores:
-    """Raises _NoScore."""
-    result = record.result
-    if "error" in result:
-        raise _NoScore(f"its evaluator failed: {str(result['error'])[:200]}")
-    totals = {name.replace(",", ";"): value for name, value in numbers(result).items()}
-    if not totals:
-        raise _NoScore("its result has no number")
-    if record.n == 0:
-        raise _NoScore("its number of documents is unknown: neither details nor predictions were kept")
-    first = next(iter(totals))
-    per_document = verdicts([_averaged(row) for row in record.details], record.n)
-    scaled = in_unit_of(totals[first], per_document) if per_document is not None else None
-    values = {} if scaled is None else {first: scaled}
-    notes = [
-        f"{task}: {name} {total:g} comes without documents' values; that it is a percentage is assumed from its name"
-        for name, total in totals.items()
-        if unclear(total, values.get(name)) and as_share(name, total, None) != 1.0
-    ]
-    for name, total in totals.items():
-        factor = as_share(name, total, values.get(name))
-        totals[name] = factor * total
-        if name in values:
-            values[name] = [factor * value for value in values[name]]
-            totals[name] = mean(values[name])
-    return DataSetScores(totals, values, record.n, notes)
 
 
 def _averaged(row: Any) -> Any:
@@ -233,27 +211,6 @@ def _predictions(path: Path) -> list[dict[str, Any]]:
     if not all(isinstance(row, dict) for row in rows):
         raise RunError(f"{path} is damaged: expected predictions numbered from 0 to {len(raw) - 1}")
     return [row for row in rows if row is not None]
-
-
-def _rows(files: DataSetFiles, task: str) -> list[dict[str, Any]]:
-    """A row in lm-eval's form for each document."""
-    record = files.read()
-    try:
-        values = _scores(record, task).values
-    except _NoScore as reason:
-        raise RunError(f"{files.result}: {reason}") from None
-    rows = []
-    for document in range(record.n):
-        detail = record.details[document] if record.details else None
-        metrics = {name: of_metric[document] for name, of_metric in values.items()}
-        answers = _row(record.predictions[document :: record.n], detail if isinstance(detail, dict) else {})
-        row = {"doc_id": document, **answers, "metrics": list(metrics), **metrics}
-        try:
-            check(LoggedLine, row)
-        except ValueError as error:
-            raise RunError(f"{files.predictions[0]}, document {document}, is damaged: {error}") from error
-        rows.append(row)
-    return rows
 
 
 def _row(predictions: Sequence[Mapping[str, Any]], detail: Mapping[str, Any]) -> dict[str, Any]:
@@ -321,24 +278,22 @@ def _hash(text: str) -> str:
     return hashlib.sha256(text.encode(errors="surrogatepass")).hexdigest()
 
 
-def _results(scores: Mapping[str, DataSetScores]) -> dict[str, Any]:
+def _results(data_sets: Mapping[str, DataSetResult]) -> dict[str, Any]:
     """The scores in lm-eval's form."""
-    totals = {task: own.totals for task, own in scores.items()}
+    totals = {task: own.totals for task, own in data_sets.items()}
     return {
         "results": {name: {f"{metric},none": total for metric, total in own.items()} for name, own in totals.items()},
         "group_subtasks": {},
         "configs": {},
         "versions": {},
         "n-shot": {},
-        "n-samples": {task: {"effective": own.n} for task, own in scores.items()},
+        "n-samples": {task: {"effective": own.n} for task, own in data_sets.items()},
         "higher_is_better": {name: higher_is_better(own) for name, own in totals.items()},
         "config": {},
     }
 
 
-def _block(
-    path: Path, work: Path, config: OpenCompassConfig, scores: Mapping[str, DataSetScores], notes: Sequence[str]
-) -> dict[str, Any]:
+def _block(path: Path, work: Path, config: OpenCompassConfig, data_sets: Mapping[str, DataSetResult]) -> dict[str, Any]:
     name = path.name
     return {
         "status": "complete",
@@ -354,10 +309,10 @@ def _block(
         "harness": {"name": "opencompass", "version": UNKNOWN},
         "tasks": {
             task: {"fingerprint": UNKNOWN, "n_docs": own.n, "limit_applied": config.is_limited(task)}
-            for task, own in scores.items()
+            for task, own in data_sets.items()
         },
         "seeds": None,
-        "notes": list(notes),
+        "notes": [note for own in data_sets.values() for note in own.notes],
     }
 
 

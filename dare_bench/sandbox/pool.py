@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import functools
 import os
-import queue
 import shutil
 import sys
 import threading
 from collections.abc import Iterable
-from concurrent.futures import CancelledError, Future
+from concurrent.futures import CancelledError, Future, ThreadPoolExecutor
 from contextlib import AbstractContextManager
 from typing import Final
 
@@ -64,41 +63,31 @@ def run_tests(
 class Pool(AbstractContextManager["Pool"]):
     """Runs solutions against tests, ``workers`` at a time (4, or as many as there are CPUs if fewer).
 
-    ``submit`` never waits. The same pair of texts is run once: later calls get the same future. ``close`` cancels what
-    has not begun and kills what runs. Threads are daemons and the sandboxes end with them, so an interrupted program
-    ends at once, which the threads of ``concurrent.futures`` would not allow.
+    ``submit`` never waits. The same pair of texts is run once: later calls get the same future. ``close``, or the end
+    of a ``with`` block, cancels what has not begun and kills what runs; without it a program ends after its runs.
     """
 
     def __init__(
         self, workers: int | None = None, *, timeout: float = 10.0, memory_mb: int = MEMORY_MB, unsafe: bool = False
     ) -> None:
-        self._workers = min(_WORKERS, os.cpu_count() or 1) if workers is None else workers
-        if self._workers < 1:
+        workers = min(_WORKERS, os.cpu_count() or 1) if workers is None else workers
+        if workers < 1:
             raise UsageError(f"workers={workers} is not valid: it must be at least 1")
         self._limits, self._unsafe = checked(Limits(seconds=timeout, memory_mb=memory_mb)), unsafe
-        self._waiting: queue.SimpleQueue[tuple[str, str, Future[Verdict]] | None] = queue.SimpleQueue()
+        self._threads = ThreadPoolExecutor(workers, "dare-bench-sandbox")
         self._futures: dict[tuple[str, str], Future[Verdict]] = {}
         self._lock = threading.Lock()
         self._running: set[SandboxRun] = set()
-        self._threads: list[threading.Thread] = []
         self._closed = False
 
     def submit(self, solution: str, tests: str) -> Future[Verdict]:
         """Start a run, or join one of the same two texts. Raises UsageError after ``close``."""
-        key = solution, tests
         with self._lock:
             if self._closed:
                 raise UsageError("the pool is closed; create a new one")
-            if key in self._futures:
-                return self._futures[key]
-            future: Future[Verdict] = Future()
-            self._futures[key] = future
-            self._waiting.put((solution, tests, future))
-            if len(self._threads) < self._workers:
-                thread = threading.Thread(target=self._work, name="dare-bench-sandbox", daemon=True)
-                self._threads.append(thread)
-                thread.start()
-        return future
+            if (solution, tests) not in self._futures:
+                self._futures[solution, tests] = self._threads.submit(self._run, solution, tests)
+            return self._futures[solution, tests]
 
     def run(self, pairs: Iterable[tuple[str, str]]) -> list[Verdict]:
         """The verdicts of all pairs (solution, tests), in their order."""
@@ -108,30 +97,13 @@ class Pool(AbstractContextManager["Pool"]):
         """Cancel what waits, kill what runs, and wait for the threads. A second call does nothing."""
         with self._lock:
             self._closed = True
-            futures, running = list(self._futures.values()), list(self._running)
-        for future in futures:
-            future.cancel()  # those that run are ended below
+            running = list(self._running)
         for run in running:
             run.stop()
-        for _ in self._threads:
-            self._waiting.put(None)
-        for thread in self._threads:
-            thread.join()
+        self._threads.shutdown(cancel_futures=True)
 
     def __exit__(self, *_: object) -> None:
         self.close()
-
-    def _work(self) -> None:
-        while (item := self._waiting.get()) is not None:
-            solution, tests, future = item
-            if not future.set_running_or_notify_cancel():
-                continue
-            try:
-                verdict = self._run(solution, tests)
-            except BaseException as error:
-                future.set_exception(error)
-            else:
-                future.set_result(verdict)
 
     def _run(self, solution: str, tests: str) -> Verdict:
         """The verdict; a sandbox that does not start is started once more before it counts as refused."""
@@ -169,22 +141,19 @@ def why_none() -> str:
 
 
 @functools.cache
-def _probe() -> tuple[Level, tuple[str, ...]]:
+def _probe() -> tuple[Level, list[str]]:
     """The level, and why those above it do not work; each is tried once, by a harmless program."""
     reasons: list[str] = []
     levels: tuple[Level, ...] = ("bubblewrap", "namespaces")
     for level in levels:
-        reason = _fault(level)
-        if reason is None:
-            return level, tuple(reasons)
+        if sys.platform != "linux":
+            reason = f"needs Linux, this is {sys.platform}"
+        elif level == "bubblewrap" and shutil.which("bwrap") is None:
+            reason = "bwrap is not installed"
+        else:
+            verdict = SandboxRun(level, _PROBE, _PROBE_TESTS, Limits(seconds=_PROBE_SECONDS)).execute()
+            if verdict.status == "passed":
+                return level, reasons
+            reason = " ".join(verdict.stdout_tail.split())
         reasons.append(f"{level}: {reason}")
-    return "none", tuple(reasons)
-
-
-def _fault(level: Level) -> str | None:
-    if sys.platform != "linux":
-        return f"needs Linux, this is {sys.platform}"
-    if level == "bubblewrap" and shutil.which("bwrap") is None:
-        return "bwrap is not installed"
-    verdict = SandboxRun(level, _PROBE, _PROBE_TESTS, Limits(seconds=_PROBE_SECONDS)).execute()
-    return None if verdict.status == "passed" else " ".join(verdict.stdout_tail.split())
+    return "none", reasons

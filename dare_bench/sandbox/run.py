@@ -80,7 +80,10 @@ class SandboxRun:
             status, reason = self._watch(processes, control, output)
             seconds = 0.0 if self.started is None else time.monotonic() - self.started
             self._read(output)
-        return Verdict(status, self.level, self._tail(reason), round(seconds, 4))
+        text = self.tail.decode("utf-8", "replace")
+        if text and reason and not text.endswith("\n"):
+            text += "\n"
+        return Verdict(status, self.level, text + reason, round(seconds, 4))
 
     def _start(self, stack: ExitStack, channel: int, control: int, output: int) -> subprocess.Popen[bytes]:
         """The process of the solution, or of the tests if there is a ``control``."""
@@ -118,8 +121,10 @@ class SandboxRun:
                 now = time.monotonic()
                 if self.stopped.is_set():
                     return "crashed", "stopped"
+                if now >= deadline and self.started is None:
+                    return "refused", f"the sandbox did not start within {_START_SECONDS:g} s"
                 if now >= deadline:
-                    return self._late()
+                    return "timeout", f"timeout after {self.limits.seconds:g} s"
                 if now >= next_check:
                     next_check = now + _POLL_SECONDS
                     if self.started is not None and (over := self._over(processes)):
@@ -146,11 +151,6 @@ class SandboxRun:
         if self.level == "bubblewrap" and any(files_over(p.pid, MOST_FILES) for p in processes):
             return f"its processes together passed the limit of {MOST_FILES} files"
         return ""
-
-    def _late(self) -> tuple[Status, str]:
-        if self.started is None:
-            return "refused", f"the sandbox did not start within {_START_SECONDS:g} s"
-        return "timeout", f"timeout after {self.limits.seconds:g} s"
 
     def _ended(self, processes: list[subprocess.Popen[bytes]], report: str) -> tuple[Status, str]:
         """The process of the tests has ended: with a report, or because that of the solution has ended, or it was
@@ -184,12 +184,6 @@ class SandboxRun:
             self.written += len(piece)
             self.tail = (self.tail + piece)[-self.limits.tail_bytes :]
         return True
-
-    def _tail(self, reason: str) -> str:
-        text = self.tail.decode("utf-8", "replace")
-        if not reason:
-            return text
-        return f"{text}{'' if not text or text.endswith(chr(10)) else chr(10)}{reason}"
 
 
 def sockets(stack: ExitStack) -> tuple[socket.socket, socket.socket]:

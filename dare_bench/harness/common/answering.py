@@ -35,12 +35,8 @@ def answered(
     refusal: Callable[[Request, Sample], str | None],
 ) -> tuple[list[tuple[Request, Sample]], Failures]:
     """Each request with its sample, from one call of ``answer``; and the documents with a request that has no answer,
-    or whose code could not be run; raises DareError.
-
-    Args:
-        watch: starts the tests of an answer's code, unless it did so while answers came.
-        refusal: the reason why the sandbox did not run the code of an answer (waits for it), or None.
-    """
+    or whose code the sandbox did not run (``refusal`` waits for it and gives the reason). ``watch`` starts the tests of
+    an answer's code, unless it did so while answers came."""
     samples = list(answer(requests))
     if len(samples) != len(requests):
         raise DareError(f"{len(requests)} requests got {len(samples)} samples; one each is needed")

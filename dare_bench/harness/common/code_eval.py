@@ -130,15 +130,10 @@ _current: ContextVar[_Call | None] = ContextVar("code_eval", default=None)
 def calls(
     runner: CodeRunner | None, *, adapt: Callable[[str], str] = str, timeout: float = TIMEOUT
 ) -> Iterator[list[TestedSolution]]:
-    """Set what calls of :class:`CodeEval` do within the block.
+    """Set what calls of :class:`CodeEval` do within the block, and yield the pairs of all calls so far.
 
-    Args:
-        runner: runs the code. If None, it is not run: every solution counts as failed, and only the pairs are of use.
-        adapt: makes the tests that run from the scorer's.
-        timeout: seconds of wall time for each program.
-
-    Yields:
-        the pairs of all calls so far.
+    Without a ``runner`` the code is not run: every solution counts as failed, and only the pairs are of use. ``adapt``
+    makes the tests that run from the scorer's; ``timeout`` is in seconds of wall time for each program.
     """
     call = _Call(runner, adapt, timeout)
     token = _current.set(call)
@@ -163,16 +158,10 @@ class CodeEval:
         k: Sequence[int] = (1, 10, 100),
         **ignored: Any,
     ) -> tuple[dict[str, float], dict[int, list[tuple[int, dict[str, Any]]]]]:
-        """Run every candidate of every problem against its tests.
+        """Run every candidate (``predictions``) of every problem against its tests (``references``), all Python texts.
 
-        Args:
-            references: the tests of each problem, as Python text.
-            predictions: the candidates of each problem, as Python text.
-            k: the k of pass@k; left out if a problem has fewer candidates.
-            ignored: the original's ``num_workers`` and ``timeout``, which the pool decides.
-
-        Returns:
-            ``({"pass@k": mean over problems}, {problem: [(candidate, outcome), ...]})``.
+        Returns ``({"pass@k": mean over problems}, {problem: [(candidate, outcome), ...]})``, without a k for which a
+        problem has too few candidates. The original's ``num_workers`` and ``timeout`` are ignored: the pool decides.
         """
         if (call := _current.get()) is None:
             with closing(CodeRunner()) as own, calls(own):

@@ -20,12 +20,8 @@ NOTHING = ("", "NULL", "None", "[invalid]", "[invalidanswer]", "NO ANSWER FOUND"
 
 
 def status_of(answers: Iterable[str], finish_reason: str | None) -> Status:
-    """The status of a response.
-
-    Args:
-        answers: all candidates; empty if nothing was extracted.
-        finish_reason: "length" if the response ended by its length alone; None if not known.
-    """
+    """The status of a response, from all candidates for its answer (none: nothing was extracted) and its
+    ``finish_reason``: "length" if it ended by its length alone."""
     different = {re.sub(r"[\s,$*]+", "", answer).strip(".:;'\"").casefold() for answer in answers}  # $1,000. is 1000
     if not different:
         return "truncated" if finish_reason == "length" else "no_match"

@@ -26,12 +26,8 @@ def file_hash(path: str) -> str:
 
 
 def described(value: Any, mapping: Callable[[Mapping[Any, Any]], Any], other: Callable[[Any], Any]) -> Any:
-    """A JSON value that changes if and only if the behavior of ``value`` does.
-
-    Args:
-        mapping: describes a mapping.
-        other: describes what is neither a scalar nor a collection (a function or class); None for "by its ``repr``".
-    """
+    """A JSON value that changes if and only if the behavior of ``value`` does. ``mapping`` describes a mapping,
+    ``other`` what is neither a scalar nor a collection (a function or class); None means "by its ``repr``"."""
     if isinstance(value, (str, int, float, bool, type(None))):
         return value
     if isinstance(value, Mapping):

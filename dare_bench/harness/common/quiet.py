@@ -25,13 +25,8 @@ def replaced(owner: Any, **values: Any) -> Iterator[None]:
 
 
 class _NotesHandler(logging.Handler):
-    """Appends the first line of each warning to ``notes``, once each, up to a dozen.
-
-    Args:
-        harness: the prefix of each note.
-        notes: None drops the warnings.
-        ignored: a warning that contains one of these texts is dropped.
-    """
+    """Appends the first line of each warning to ``notes`` (None drops them), once each, up to a dozen, after the
+    harness's name; without those that contain one of the texts ``ignored``."""
 
     def __init__(self, harness: str, notes: list[str] | None, ignored: Sequence[str]) -> None:
         super().__init__(logging.WARNING)

@@ -31,17 +31,13 @@ scores a run has must not depend on its answers."""
 
 
 def combine(parts: Sequence[RepeatResult], groups: Groups | None = None) -> tuple[dict[str, Any], dict[str, list[Row]]]:
-    """One result from those of all repeats.
+    """One result from those of all repeats; ``groups`` computes the groups' rows.
 
-    A document's row holds the mean over repeats in each metric's key, and an entry for each repeat in ``resps`` and
-    ``filtered_resps`` (and ``_answers``); ``redrawn`` is a mean, too. A metric is the mean over documents; if the
-    harness aggregates otherwise, it is the mean over repeats of what the harness reported, without a standard error.
-    Metrics that are binary by their name add pass@k; right is a value of 1. A task that only the first part has was not
-    repeated and stays unchanged; a
-    document that is missing in a part is left out.
-
-    Args:
-        groups: computes the groups' rows; without it there are none.
+    A document's row holds the mean over repeats of each metric and of ``redrawn``, and an entry for each repeat in
+    ``resps``, ``filtered_resps`` and ``_answers``. A metric is the mean over documents; if the harness aggregates
+    otherwise, it is the mean over repeats of what the harness reported, without a standard error. Metrics that are
+    binary by their name add pass@k. A task that only the first part has stays unchanged; a document that is missing in
+    a part is left out.
     """
     results, samples = dict(parts[0][0]), {task: list(map(dict, rows)) for task, rows in parts[0][1].items()}
     if len(parts) == 1:

@@ -77,13 +77,8 @@ class MessagesText(str):
 class RequestBuilder:
     """Builds requests for one model; raises DecodingError.
 
-    Args:
-        decoding: the user's decoding fields (command line); they override a task's.
-        likelihood: the user's likelihood fields.
-        seed: the run's sampling seed.
-        stop_early: stop at EOS if the text is cut there anyway, unless the fields say otherwise.
-
-    ``notes`` collects the settings of tasks that the model's family does not have.
+    The user's ``decoding`` fields override a task's. ``stop_early``: stop at EOS if the text is cut there anyway,
+    unless the fields say otherwise. ``notes`` collects the settings of tasks that the model's family does not have.
     """
 
     def __init__(

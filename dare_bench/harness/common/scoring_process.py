@@ -37,11 +37,8 @@ _VARIABLES = ("HF_HUB_OFFLINE", "HF_DATASETS_OFFLINE", "TRANSFORMERS_OFFLINE", "
 
 
 def check_scoring(spec: RunSpec, evaluating: Mapping[str, str]) -> None:
-    """Refuse tasks that could not be scored safely, before a model is opened; raises UsageError.
-
-    Args:
-        evaluating: tasks whose scorers can evaluate text, each with the code that does it.
-    """
+    """Raise UsageError for tasks that could not be scored safely, before a model is opened. ``evaluating``: tasks whose
+    scorers can evaluate text, each with the code that does it."""
     if not evaluating or spec.unsafe_no_sandbox:
         return
     task, code = next(iter(evaluating.items()))
@@ -50,13 +47,8 @@ def check_scoring(spec: RunSpec, evaluating: Mapping[str, str]) -> None:
 
 
 def check_enclosed(what: str, code: str, otherwise: str = "") -> None:
-    """Refuse what is scored by code that can evaluate text, if no sandbox works; raises UsageError.
-
-    Args:
-        what: a task or reward, for the message.
-        code: the code that evaluates text.
-        otherwise: what to do instead of installing a sandbox, besides ``--unsafe-no-sandbox``.
-    """
+    """Raise UsageError if no sandbox works: ``what`` (a task or reward) is scored by ``code`` that can evaluate text.
+    ``otherwise``: what to do instead of installing a sandbox, besides ``--unsafe-no-sandbox``."""
     if (reason := why_not_enclosed()) is None:
         return
     raise UsageError(
@@ -88,13 +80,11 @@ def unprotected() -> list[str]:
 
 
 def worker(functions: Mapping[str, Callable[..., Any]], folders: Iterable[str | None] = ()) -> WorkerProcess:
-    """A worker process for harness code that processes answers, each call within :data:`ITEM_SECONDS` by default.
+    """A worker process for harness code that processes answers, each call within :data:`ITEM_SECONDS` by default. It
+    may read the data and task ``folders``.
 
     In a sandbox, if one works and this is not in one already; otherwise with our rights (:func:`check_scoring` has
     refused the tasks for which that is unsafe).
-
-    Args:
-        folders: data and task folders that the functions may read.
     """
     view = _sandbox_view(folders) if not is_enclosed() and why_not_enclosed() is None else None
     return WorkerProcess(functions, ITEM_SECONDS, sandbox=view)
@@ -107,12 +97,10 @@ def score(
     *,
     formulas: Collection[str] = (),
 ) -> HarnessResult:
-    """``function()`` in such a worker; raises DareError.
+    """``function()`` in such a worker; raises DareError of the type that the function raised, or DataError.
 
-    Args:
-        requests: all requests of the run; the time limit grows with their number.
-        folders: as in :func:`worker`.
-        formulas: tasks whose scorers compare formulas, which may take :data:`ITEM_SECONDS` for one answer.
+    The time limit grows with the number of ``requests``; one answer may take :data:`ITEM_SECONDS` in tasks whose
+    scorers compare ``formulas``.
     """
     limit = _START_SECONDS + sum(2 * ITEM_SECONDS if request.task in formulas else 1.0 for request in requests)
 

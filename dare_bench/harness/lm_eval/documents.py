@@ -29,12 +29,8 @@ class Indices(list[int]):
 class TaskDocuments:
     """Wraps a task's ``build_all_requests``, so that prompts are built once: few-shot examples are drawn in the order
     of the documents, and a second build over fewer documents would give other prompts. Later passes see the same
-    instances, or those of selected documents, with empty responses; raises UsageError.
-
-    Args:
-        samples: document numbers of ``--samples`` for this task, in any order.
-        repeats: how often each of the task's answers is requested (``--repeats``).
-    """
+    instances, or those of selected documents, with empty responses. ``samples`` and ``repeats`` are those of the
+    command line; raises UsageError."""
 
     def __init__(self, task: Any, samples: Sequence[int] | None, repeats: int = 1) -> None:
         self.task, self._repeats = task, repeats

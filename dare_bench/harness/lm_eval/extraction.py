@@ -16,17 +16,8 @@ _NO_ANSWER = "~ there is nothing that anybody asked for ~"
 
 
 def of_lm_eval(task: Any, filter_name: str, response: str, filtered: Any, finish_reason: str | None) -> Status | None:
-    """The status of one response to a task of lm-eval.
-
-    Args:
-        task: the task object.
-        filter_name: which of its filter pipelines.
-        filtered: the pipeline's output for this response.
-        finish_reason: "length" if the response ended by its length alone; None if not known.
-
-    Returns:
-        None if the pipeline has no step that searches a text for an answer.
-    """
+    """The status of one response to a task of lm-eval, from the output of one of its filter pipelines; None if the
+    pipeline has no step that searches a text for an answer."""
     if getattr(task, "OUTPUT_TYPE", None) != "generate_until" or not isinstance(response, str):
         return None
     step = _pattern_step(task, filter_name)
@@ -62,12 +53,7 @@ def annotate(
     tasks: Mapping[str, Any], samples: Mapping[str, Sequence[dict[str, Any]]], finish: FinishReason, part: int = 0
 ) -> None:
     """Write the status of each answer into lm-eval's logged samples (``_answers``, one entry for each request of the
-    document in order).
-
-    Args:
-        part: which of ``--repeats`` these are: ``finish`` is called for the repeats from ``part * r`` on, if the task
-            itself asks for r.
-    """
+    document in order). ``part``: which of ``--repeats`` these are."""
     for name, rows in samples.items():
         task = tasks.get(name)
         if task is None or getattr(task, "OUTPUT_TYPE", None) != "generate_until":

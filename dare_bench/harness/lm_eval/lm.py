@@ -29,11 +29,8 @@ from dare_bench.types import Sample
 class AnsweringLM(LM):
     """lm-eval's view of a :class:`~dare_bench.protocols.LoadedModel`: tokenizer, chat template, answers.
 
-    Args:
-        answer: returns one sample with an answer for each of lm-eval's instances, in their order. ``dare-bench eval``
-            passes :func:`sample_lookup`, lm-eval's command the engine's queue (:mod:`dare_bench.lm_eval`). None if
-            prompts are only rendered.
-        template: the chat template's name, if ``--apply-chat-template`` gives one.
+    ``answer`` returns one sample for each of lm-eval's instances (``dare-bench eval`` passes :func:`sample_lookup`,
+    lm-eval's command the engine's queue); None if prompts are only rendered. ``template`` is a chat template's name.
     """
 
     def __init__(
@@ -153,12 +150,9 @@ class AnsweringLM(LM):
 
 
 def sample_lookup(samples: Mapping[Any, Sample], part: int) -> Callable[[Sequence[Any]], list[Sample]]:
-    """Answers instances of :class:`~dare_bench.harness.lm_eval.documents.TaskDocuments` from finished samples.
-
-    Args:
-        samples: by (task, document, index, repeat).
-        part: which of ``--repeats``: a task that itself asks for r answers gets those from ``part * r`` on.
-    """
+    """Answers instances of :class:`~dare_bench.harness.lm_eval.documents.TaskDocuments` from finished samples, by
+    (task, document, index, repeat). ``part``: which of ``--repeats``; a task that itself asks for r answers gets those
+    from ``part * r`` on."""
     counts: Counter[Any] = Counter()
 
     def next_sample(instance: Any) -> Sample:

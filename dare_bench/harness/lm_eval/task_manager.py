@@ -122,11 +122,8 @@ class _Entries(Mapping[str, Entry]):
 
 
 class LocalTaskManager(TaskManager):
-    """A task manager that builds tasks once and returns the same objects again.
-
-    Args:
-        marks: by task name, what else decides its scores, given the task; it becomes part of the fingerprint.
-    """
+    """A task manager that builds tasks once and returns the same objects again. ``marks``: by task name, what else
+    decides its scores, given the task; it becomes part of the fingerprint."""
 
     def __init__(
         self, index: TaskIndex, data: LocalData | None, marks: Mapping[str, Callable[[Any], str]] | None = None
@@ -168,11 +165,8 @@ def _is_gated(error: BaseException, dataset: str) -> bool:
 
 
 def definition(task: Any, extra: Iterable[str] = ()) -> str:
-    """Hash of a task's definition: its templates, metrics, filters, and the source of the code they call.
-
-    Args:
-        extra: anything else that decides scores (our replacement of a metric).
-    """
+    """Hash of a task's definition: its templates, metrics, filters, the source of the code they call, and anything else
+    that decides scores (``extra``: our replacement of a metric)."""
     metadata = task.config.metadata
     version = metadata.get("version") if isinstance(metadata, Mapping) else None
     parts = [_mapping(vars(task.config)), str(version), _code(type(task)), sorted(extra)]

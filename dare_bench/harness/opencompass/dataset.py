@@ -36,14 +36,8 @@ def config_errors(config: str, name: str, doing: str) -> contextlib.AbstractCont
 
 
 class DataSet:
-    """A data set that OpenCompass has built; raises DataError or UsageError.
-
-    Args:
-        config: the name of its config.
-        cfg: its configuration. layout: where its data is.
-        spec: the documents to request, the answers to each (``repeats``; 1 uses the setting of the configuration), and
-            the form of the prompts.
-    """
+    """A data set that OpenCompass has built; raises DataError or UsageError. ``config`` is the name of its config,
+    ``cfg`` its configuration, ``layout`` where its data is. Repeats are the configuration's if ``spec`` has 1."""
 
     def __init__(self, config: str, cfg: Mapping[str, Any], layout: Layout, spec: RunSpec) -> None:
         self.config, self.cfg, self.name = config, cfg, str(cfg["abbr"])

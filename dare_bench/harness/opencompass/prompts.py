@@ -25,12 +25,8 @@ def kind_of(cfg: Mapping[str, Any]) -> Kind | None:
 class Prompter:
     """Renders the documents of a built data set; raises UsageError.
 
-    Args:
-        cfg: the data set's configuration.
-        dataset: OpenCompass's object for it.
-        chat: render messages, as OpenCompass's ``HuggingFacewithChatTemplate`` does (its role SYSTEM becomes the user
-            there); otherwise plain text, as for its base models.
-        system: a system message before the messages.
+    ``chat``: render messages, as OpenCompass's ``HuggingFacewithChatTemplate`` does (its role SYSTEM becomes the user
+    there), after a ``system`` message; otherwise plain text, as for its base models.
     """
 
     def __init__(self, cfg: Mapping[str, Any], dataset: Any, *, chat: bool, system: str | None = None) -> None:

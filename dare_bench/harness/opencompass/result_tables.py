@@ -199,17 +199,8 @@ def _hash(text: str) -> str:
 
 
 def of_opencompass(cfg: Mapping[str, Any], prediction: Any, extracted: Any, finish_reason: str | None) -> Status | None:
-    """The status of one response to a data set of OpenCompass.
-
-    Args:
-        cfg: the data set's configuration, or its ``eval_cfg``.
-        prediction: the raw response.
-        extracted: the output of the data set's postprocessor (the response itself without one).
-        finish_reason: "length" where the response ended by its length alone; None if not known.
-
-    Returns:
-        None for a data set whose postprocessor does not say when it finds nothing.
-    """
+    """The status of one response, given its data set's configuration and the output of its postprocessor; None for a
+    postprocessor that does not say when it finds nothing."""
     scoring = cfg.get("eval_cfg", cfg)
     evaluator = scoring.get("evaluator") or {}
     of_evaluator = evaluator.get("pred_postprocessor") if isinstance(evaluator, Mapping) else None

@@ -43,13 +43,8 @@ class RepeatScores:
 
 
 class Scorer:
-    """Scores a data set.
-
-    Args:
-        runner: runs generated code.
-        bench: local data sets, for the tests of HumanEval+ and MBPP+.
-        read: runs :meth:`read_program` in another process, because that runs OpenCompass's code on an answer.
-    """
+    """Scores a data set. ``bench``: local data sets, for the tests of HumanEval+ and MBPP+. ``read``: runs
+    :meth:`read_program` in another process, because that runs OpenCompass's code on an answer."""
 
     def __init__(
         self, data: DataSet, runner: CodeRunner, bench: ManifestRows | None, read: Callable[[str], Any]

@@ -155,13 +155,8 @@ def check_data(spec: RunSpec, configs: Mapping[str, tuple[Config, Mapping[str, A
 
 
 def why_not(config: Mapping[str, Any], file: Path | None = None) -> str | None:
-    """One line with the reason why a data set cannot be run, None if it can.
-
-    Args:
-        config: a data-set configuration, as :meth:`.catalog.ConfigCatalog.load` returns it.
-        file: the config file it comes from. If given, the line names another config of the same data that can be run:
-            one of OpenCompass's in the same folder, or one of ours.
-    """
+    """One line with the reason why a data set cannot be run, None if it can. For a ``file`` that it comes from, the
+    line names another config of the same data that can be run."""
     reason = _reason(config)
     if reason is None:
         return None

@@ -194,9 +194,9 @@ def test_an_interrupted_program_leaves_nothing(strongest: Level, tmp_path: Path)
     code = (
         "from dare_bench.sandbox import Pool\nimport signal, threading, os, time\n"
         "signal.signal(signal.SIGINT, signal.default_int_handler)\n"  # ignored by what runs in the background
-        f"pool = Pool(2, timeout=60, memory_mb={MEMORY_MB})\n"
-        "futures = [pool.submit('while True: pass', str(n)) for n in range(6)]\n"
-        "threading.Timer(1.0, os.kill, (os.getpid(), signal.SIGINT)).start()\nfutures[0].result()"
+        f"with Pool(2, timeout=60, memory_mb={MEMORY_MB}) as pool:\n"
+        "    futures = [pool.submit('while True: pass', str(n)) for n in range(6)]\n"
+        "    threading.Timer(1.0, os.kill, (os.getpid(), signal.SIGINT)).start()\n    futures[0].result()"
     )
     done = subprocess.run([sys.executable, "-c", code], cwd=tmp_path, capture_output=True, text=True, timeout=55)
     assert "KeyboardInterrupt" in done.stderr

@@ -38,12 +38,8 @@ def distinct(items: Iterable[Item], key: Callable[[Item], Hashable], count: int)
 
 @dataclass(frozen=True)
 class HubData:
-    """A registered ``training_data`` target: a name for ``--data`` with a data set of the hub.
-
-    Attributes:
-        data: ``owner/name`` or ``owner/name:config``.
-        count: rows of its training split, for estimates.
-    """
+    """A registered ``training_data`` target: ``owner/name`` or ``owner/name:config`` of the hub, and the rows of its
+    training split, for estimates."""
 
     data: str
     count: int

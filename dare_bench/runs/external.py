@@ -1,8 +1,5 @@
-"""External results: written by the command-line tool of lm-eval or OpenCompass, read as runs.
-
-They have scores and often samples, but no record of the checkpoint's content, the sampler and the cost. What is not
-recorded is None or "unknown", never a default.
-"""
+"""External results: written by the command-line tool of lm-eval or OpenCompass, read as runs. What they do not record
+(the checkpoint's content, the sampler, the cost) is None or "unknown", never a default."""
 
 from __future__ import annotations
 
@@ -24,11 +21,8 @@ _NEVER_RECORDED = ("family", "exactness tier", "resolved decoding settings", "co
 
 
 class ExternalRun(Run):
-    """One result of another program: of lm-eval one results file, of OpenCompass one model's folder of results; raises
-    RunError.
-
-    ``path`` is that file or folder, ``results`` the results in lm-eval's form.
-    """
+    """One result of another program; raises RunError. ``path`` is lm-eval's results file or OpenCompass's folder of one
+    model, ``results`` the results in lm-eval's form."""
 
     is_external = True
 

@@ -64,12 +64,8 @@ class LoadedIndex(DocumentIndex):
 
 
 class SampleIndex(DocumentIndex):
-    """The documents in a samples file, in the order of their first lines; only one is in memory at a time; raises
-    RunError.
-
-    Building it reads only the document id of each line; a line is read when its document is requested. ``line`` is what
-    each line of the samples must fit.
-    """
+    """The documents in a samples file, in the order of their first lines; only one is in memory at a time. Building it
+    reads only the document id of each line. ``line`` is what each line must fit; raises RunError."""
 
     def __init__(self, task: str, samples: Path, traces: Path | None, line: type[LoggedLine] = SampleLine) -> None:
         self.task = task

@@ -1,8 +1,5 @@
-"""Results of lm-eval's command (``lm_eval --output_path DIR --log_samples``) as external runs.
-
-lm-eval writes ``results_<date>.json`` and, with ``--log_samples``, ``samples_<task>_<date>.jsonl`` into one folder for
-each model; a folder may hold several dates.
-"""
+"""Results of lm-eval's command as external runs: ``results_<date>.json`` and, with ``--log_samples``,
+``samples_<task>_<date>.jsonl`` in one folder for each model."""
 
 from __future__ import annotations
 

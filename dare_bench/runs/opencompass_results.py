@@ -1,8 +1,5 @@
-"""Results of OpenCompass's command as external runs, one for each model.
-
-OpenCompass writes ``<date>/{configs,predictions,results,summary}``: for each model a folder of ``predictions`` and of
-``results``, with one JSON file for each data set. Averages over data sets (``summary``) are not read.
-"""
+"""Results of OpenCompass's command as external runs: ``<date>/predictions`` and ``<date>/results`` have a folder for
+each model with one JSON file for each data set. Averages over data sets (``summary``) are not read."""
 
 from __future__ import annotations
 

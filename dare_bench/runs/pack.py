@@ -1,8 +1,5 @@
-"""A pack: a finished run as it is handed to others, in a folder that every reader of runs opens.
-
-Samples and traces are the run's own files, so that the recorded digests hold. Of the run's settings it has those that
-decide what is computed: no folder of the machine, no address of a server, no key.
-"""
+"""A pack: a finished run as it is handed to others. Samples and traces are the run's own files, so that the recorded
+digests hold. Of its settings it has no folder of the machine, no address of a server, no key."""
 
 from __future__ import annotations
 
@@ -61,11 +58,8 @@ _SHORTEST = 12
 
 
 def write_pack(run: Run, out: Path, *, traces: bool = True) -> Run:
-    """Write ``out/<run_id>`` and return it as a run; raises RunError or SaveError.
-
-    Args:
-        traces: also the unmasking traces, which have the answers' tokens.
-    """
+    """Write ``out/<run_id>``, with or without unmasking traces, and return it as a run; raises RunError or
+    SaveError."""
     if run.is_external:
         raise RunError(f"{run.path} is an external result; only runs of dare-bench can be submitted")
     block = run.require_block()

@@ -133,11 +133,7 @@ class Run:
         return list(self._scores)
 
     def headline(self, task: str) -> Score | None:
-        """The headline score of a task or group, if it has one.
-
-        Raises:
-            UnknownNameError: the run has results, but no such task or group.
-        """
+        """The headline score of a task or group, if it has one; raises UnknownNameError."""
         self._check(task, {*self.tasks, *(score.task for score in self._scores)})
         return headline(self._scores, task)
 
@@ -182,11 +178,7 @@ class Run:
 
     def edited(self, task: str) -> bool | None:
         """Was the task's samples file changed after the run wrote it? None: unknown (older runs), or there is no file.
-        Reads the whole file.
-
-        Raises:
-            RunError: the file cannot be read.
-        """
+        Reads the whole file; raises RunError."""
         return self._differs(task, self.samples_file(task), "samples_sha256")
 
     def traces_edited(self, task: str) -> bool | None:

@@ -51,11 +51,8 @@ def _part(task: str) -> str:
 
 
 def sample_line(sample: Mapping[str, Any]) -> dict[str, Any]:
-    """One of lm-eval's logged samples as in lm-eval's files; idempotent.
-
-    ``arguments`` are named ``gen_args_0.arg_0`` and so on; the target, and responses at every depth, are text, as
-    lm-eval's readers expect.
-    """
+    """One of lm-eval's logged samples as in lm-eval's files: ``arguments`` are named ``gen_args_0.arg_0`` and so on;
+    the target, and responses at every depth, are text."""
     arguments = sample.get("arguments", {})
     if not isinstance(arguments, Mapping):
         arguments = {f"gen_args_{i}": {f"arg_{j}": part for j, part in enumerate(a)} for i, a in enumerate(arguments)}

@@ -1,10 +1,7 @@
 """What dare-bench adds to lm-eval's result files, as pydantic models, and the JSON Schema made from them.
 
-A results file has lm-eval's keys plus ``dare_bench`` (:class:`Block`); each line of a samples file has lm-eval's keys
-plus ``dare_bench`` (a list of ``GenerateAnswer`` or ``ScoreAnswer``, one for each request of the document); each line
-of a traces file is a ``TraceLine``. Files of a newer schema version are refused.
-
-The lines are in :mod:`dare_bench.runs.lines`, the field types in :mod:`dare_bench.runs.field_types`.
+A results file has lm-eval's keys plus ``dare_bench`` (:class:`Block`); lines of samples and traces are in
+:mod:`dare_bench.runs.lines`, field types in :mod:`dare_bench.runs.field_types`. Files of a newer version are refused.
 """
 
 from __future__ import annotations

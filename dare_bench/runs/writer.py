@@ -1,8 +1,5 @@
-"""Atomic file writing: a reader sees the old file or the new one, never part of one.
-
-Each file is written to a temporary file in its folder, flushed to disk and moved over the old one; then the move is
-flushed. An error is a :class:`SaveError` that names file and reason; the temporary file is removed, the old one stays.
-"""
+"""Atomic file writing: a reader sees the old file or the new one. Each file is written to a temporary file in its
+folder, flushed and moved over the old one; then the move is flushed. An error is a :class:`SaveError`."""
 
 from __future__ import annotations
 

@@ -30,11 +30,8 @@ def below(pid: int) -> list[int]:
 
 
 def memory_over(pid: int, limit_mb: int) -> bool:
-    """Do the descendants of ``pid`` together hold more than ``limit_mb`` MB of private memory?
-
-    Resident sizes count pages that forked processes share once for each; only if they are over the limit, the more
-    expensive exact share is read.
-    """
+    """Do the descendants of ``pid`` together hold more than ``limit_mb`` MB of private memory? Resident sizes count
+    pages that forked processes share once for each; only above the limit the more expensive exact share is read."""
     pids = below(pid)
     limit_kb = limit_mb << 10
     return _sum(pids, "status", _ANONYMOUS) > limit_kb and _sum(pids, "smaps_rollup", _SHARE) > limit_kb

@@ -41,11 +41,9 @@ def checked(limits: Limits) -> Limits:
 
 
 class SandboxRun:
-    """One solution against its tests; ``execute`` once. ``stop`` ends it from another thread.
-
-    Two sandboxes that share only a socket and the pipe for output: one runs the solution, the other the tests
-    (worker.py). Only the second one has a channel to us.
-    """
+    """One solution against its tests; ``execute`` once. ``stop`` ends it from another thread. Two sandboxes that share
+    only a socket and the pipe for output: one runs the solution, the other the tests (worker.py), with a channel to
+    us."""
 
     def __init__(self, level: Level, solution: str, tests: str, limits: Limits) -> None:
         self.level, self.limits = level, limits
@@ -200,12 +198,8 @@ def send_texts(control: socket.socket, texts: bytes) -> None:
 
 
 def end(process: subprocess.Popen[bytes], gently: bool) -> None:
-    """Kill everything and wait for it.
-
-    The outermost process has one child, the first of its pid namespace: with that the kernel ends the whole namespace,
-    and the outermost reaps it and exits. Killed itself, it would leave a zombie to an init that may not reap.
-    ``gently``: there is no namespace, and the outermost process kills the others.
-    """
+    """Kill everything and wait for it. The outermost process has one child, the first of its pid namespace, with which
+    the kernel ends the whole namespace. ``gently``: there is none, and the outermost process kills the others."""
     inside = [] if gently else children(process.pid)
     if gently and process.poll() is None:
         process.terminate()

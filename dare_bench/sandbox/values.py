@@ -9,10 +9,10 @@ and the reader gets a stand-in (peer.py).
 
 from __future__ import annotations
 
+import json
 import sys
-from _json import encode_basestring_ascii, make_encoder, make_scanner  # json itself loads re
 from importlib import import_module
-from types import BuiltinFunctionType, FunctionType, SimpleNamespace
+from types import BuiltinFunctionType, FunctionType
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:  # typing takes longer to load than all the rest
@@ -123,33 +123,13 @@ def dumps(value: Any) -> str:
     limit = sys.get_int_max_str_digits()
     sys.set_int_max_str_digits(sys.int_info.default_max_str_digits)
     try:
-        return "".join(_encode(value, 0))
+        return json.dumps(value, check_circular=False, separators=(",", ":"))
     finally:
         sys.set_int_max_str_digits(limit)
 
 
-def _refuse(value: Any) -> Any:
-    raise TypeError(f"{type(value).__name__} is not JSON")
-
-
 def loads(text: str) -> Any:
     try:
-        value, end = _scan(text, 0)
-    except (StopIteration, ValueError, RecursionError) as error:
+        return json.loads(text)
+    except (ValueError, RecursionError) as error:
         raise Unreadable(f"no JSON: {error}") from None
-    if end != len(text):
-        raise Unreadable("more than JSON")
-    return value
-
-
-_encode = make_encoder(None, _refuse, encode_basestring_ascii, None, ":", ",", False, False, True)
-_constants = {"NaN": float("nan"), "Infinity": float("inf"), "-Infinity": float("-inf")}
-_syntax: Any = SimpleNamespace(
-    strict=True,
-    object_hook=None,
-    object_pairs_hook=None,
-    parse_float=float,
-    parse_int=int,
-    parse_constant=_constants.__getitem__,
-)
-_scan = make_scanner(_syntax)

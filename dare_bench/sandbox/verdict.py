@@ -23,13 +23,11 @@ MEMORY_MB: Final = 4096
 class Verdict:
     """How one solution did against its tests.
 
-    ``status``: ``passed`` (the tests ran to their end), ``failed`` (an exception, ``SystemExit`` and ``SyntaxError``
-    included, or a comparison that the tests cannot make themselves), ``timeout`` (wall clock or CPU), ``crashed``
-    (ended, was killed or broke a limit before the tests did), ``refused`` (not run: nothing isolates here, or the
-    isolation did not start).
-    ``level``: its isolation. ``stdout_tail``: the last output of the code and, if it did not pass, a line with the
-    reason.
-    ``seconds``: wall time of the code itself, without the start of the sandbox.
+    ``status``: ``passed``, ``failed`` (an exception, ``SystemExit`` and ``SyntaxError`` included, or a comparison that
+    the tests cannot make themselves), ``timeout`` (wall clock or CPU), ``crashed`` (ended, was killed or broke a limit
+    before the tests did), ``refused`` (not run: nothing isolates here, or the isolation did not start).
+    ``stdout_tail``: the last output of the code and, if it did not pass, a line with the reason. ``seconds``: wall time
+    of the code itself.
     """
 
     status: Status

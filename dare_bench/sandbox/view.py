@@ -1,8 +1,7 @@
 """The files in a sandbox: the system's programs and libraries, this Python, packages, a private /tmp.
 
-Both levels build the same tree from these entries. Every path is the same as outside, so that symbolic links and
-compiled-in prefixes work; a path that is not listed does not exist inside. There is no /proc: answers do not need it,
-and without it a process cannot list descriptors or access its memory by name.
+Every path is the same as outside, so that symbolic links and compiled-in prefixes work. There is no /proc: without it a
+process cannot list descriptors or access its memory by name.
 """
 
 from __future__ import annotations

@@ -1,8 +1,6 @@
 """The two processes of a run. Each starts with limits, and as another user if we are root, before it reads any code.
-Then one runs the tests and decides, and the other runs the solution and serves the requests of the first.
-
-Its text, and that of the modules that it needs, comes by the command line: dare_bench cannot be imported.
-"""
+One runs the tests and decides, the other runs the solution and serves the requests of the first. Their text comes by
+the command line: dare_bench cannot be imported."""
 
 from __future__ import annotations
 

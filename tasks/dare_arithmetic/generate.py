@@ -1,8 +1,5 @@
-"""Generates two-digit additions and subtractions, and rows for training. Train and test never share a pair of operands.
-
-A pair {a, b} is held out by a hash, together with a+b, b+a, a-b and b-a, so a test item cannot be answered from the
-reversed sum.
-"""
+"""Generates two-digit additions and subtractions, and rows for training. A pair {a, b} is held out by a hash, together
+with a+b, b+a, a-b and b-a, so a test item cannot be answered from the reversed sum."""
 
 from __future__ import annotations
 

@@ -1,8 +1,5 @@
-"""Generates 4x4 sudoku puzzles with one solution, and rows for training. Train and test never share a solution grid.
-
-There are 288 solution grids. A seeded shuffle gives ``TEST_GRIDS`` of them to the test set; puzzles for training come
-from the others alone.
-"""
+"""Generates 4x4 sudoku puzzles with one solution, and rows for training. A seeded shuffle gives ``TEST_GRIDS`` of the
+288 solution grids to the test set; puzzles for training come from the others alone."""
 
 from __future__ import annotations
 

@@ -1,10 +1,7 @@
-"""Running generated code for both harnesses: the pool that starts tests while generation continues, the replacement of
-evaluate's ``code_eval`` metric, and the code that a document of MBPP requires before its tests, which both harnesses
-omit. All of it runs in :mod:`dare_bench.sandbox`.
+"""Running generated code for both harnesses, all of it in :mod:`dare_bench.sandbox`.
 
-evaluate's metric downloads its code from the hub and runs answers in a forked process without isolation. Scorers
-written for it call :class:`CodeEval` instead. Scorers keep that object once imported, so :func:`calls` sets what a call
-does: which sandbox it uses, and whether it waits.
+evaluate's ``code_eval`` metric downloads its code from the hub and runs answers without isolation. Scorers written for
+it call :class:`CodeEval` instead, an object that they keep: :func:`calls` sets what a call does.
 """
 
 from __future__ import annotations
@@ -37,11 +34,8 @@ TestedSolution = tuple[str, str]
 
 
 class CodeRunner:
-    """Runs solutions against tests in a pool of sandboxes; the same pair runs once, however often it is requested.
-
-    A pool opens with the first pair and is closed by :meth:`close`; a later pair opens another. ``timeout`` is in
-    seconds of wall time.
-    """
+    """Runs solutions against tests in pools of sandboxes, the same pair once. A pool opens with the first pair of its
+    ``timeout`` (seconds of wall time) and is closed by :meth:`close`; a later pair opens another."""
 
     def __init__(self, spec: RunSpec | None = None) -> None:
         self.unsafe = spec is not None and spec.unsafe_no_sandbox
@@ -74,11 +68,8 @@ class CodeRunner:
         return lines[-1] if verdict.status == "refused" else None
 
     def look_up_only(self) -> None:
-        """From now on only known verdicts are returned, as in a forked process, which has no threads to run more.
-
-        Raises, when another one is requested:
-            DareError: the program was not run before.
-        """
+        """From now on only known verdicts are returned, as in a forked process, which has no threads to run more;
+        raises DareError for others."""
         self._open = False
 
     def _submit(self, solution: str, tests: str, timeout: float) -> Future[sandbox.Verdict]:

@@ -1,8 +1,6 @@
-"""Did a harness extract an answer from each response? Where it did not, a low score means little.
-
-The status is what the extraction step of the harness reports; it does not say whether the answer is right. Tasks
-without such a step (likelihoods, code, scorers that read the response themselves) have none.
-"""
+"""Did a harness extract an answer from each response, as its extraction step reports? Where it did not, a low score
+means little. Tasks without such a step (likelihoods, code, scorers that read the response themselves) have no
+status."""
 
 from __future__ import annotations
 

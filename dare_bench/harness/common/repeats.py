@@ -1,9 +1,6 @@
 """Several answers to each prompt (``--repeats n``): the harness scores every repeat separately, and here the repeats
-become one result.
-
-The unit of a score remains the document, whose value is the mean over its repeats. Standard errors come from these
-means (clustered by document), since repeats of one document are not independent samples of the task.
-"""
+become one result. The unit of a score remains the document, whose value is the mean over its repeats; standard errors
+come from these means, since repeats of one document are not independent samples of the task."""
 
 from __future__ import annotations
 
@@ -33,11 +30,10 @@ scores a run has must not depend on its answers."""
 def combine(parts: Sequence[RepeatResult], groups: Groups | None = None) -> tuple[dict[str, Any], dict[str, list[Row]]]:
     """One result from those of all repeats; ``groups`` computes the groups' rows.
 
-    A document's row holds the mean over repeats of each metric and of ``redrawn``, and an entry for each repeat in
-    ``resps``, ``filtered_resps`` and ``_answers``. A metric is the mean over documents; if the harness aggregates
-    otherwise, it is the mean over repeats of what the harness reported, without a standard error. Metrics that are
-    binary by their name add pass@k. A task that only the first part has stays unchanged; a document that is missing in
-    a part is left out.
+    A document's row has the mean over repeats of each metric, and the responses of all. A metric that the harness does
+    not compute as a mean over documents is the mean over repeats of what it reported, without a standard error. Metrics
+    that are binary by their name add pass@k. A task that only the first part has stays unchanged; a document that is
+    missing in a part is left out.
     """
     results, samples = dict(parts[0][0]), {task: list(map(dict, rows)) for task, rows in parts[0][1].items()}
     if len(parts) == 1:

@@ -75,11 +75,9 @@ class MessagesText(str):
 
 
 class RequestBuilder:
-    """Builds requests for one model; raises DecodingError.
-
-    The user's ``decoding`` fields override a task's. ``stop_early``: stop at EOS if the text is cut there anyway,
-    unless the fields say otherwise. ``notes`` collects the settings of tasks that the model's family does not have.
-    """
+    """Builds requests for one model; raises DecodingError. The user's ``decoding`` fields override a task's.
+    ``stop_early``: stop at EOS if the text is cut there anyway, unless the fields say otherwise. ``notes`` collects the
+    settings of tasks that the model's family does not have."""
 
     def __init__(
         self,
@@ -142,11 +140,8 @@ class RequestBuilder:
 
     def build(self, instance: Any, *, doc_id: int | str | None = None, want_greedy: bool = False) -> Request:
         """The request of one lm-eval ``Instance``, or of its next repeat: lm-eval passes the same instance ``repeats``
-        times, so call this once for each time; raises UsageError or DecodingError.
-
-        Args:
-            doc_id: the document's index in its data set (lm-eval renumbers under ``--samples``).
-        """
+        times. ``doc_id`` is the document's index in its data set (lm-eval renumbers); raises UsageError or
+        DecodingError."""
         task = instance.task_name or ""
         document = doc_id if doc_id is not None else instance.doc_id
         if document is None:  # an instance built by hand is identified by its prompt

@@ -1,9 +1,5 @@
-"""Runs the harness code that processes answers, in one sandboxed worker process.
-
-Postprocessors, filters, metrics and parsers were not written to withstand hostile text, and some of them evaluate it
-(``sympify``, ``eval``). So all of them run in a fork of this process that is enclosed in a sandbox: no network, no
-files but packages and the given data, no secrets, limits. Only JSON comes back.
-"""
+"""Runs the harness code that processes answers, in one sandboxed worker process: postprocessors, filters, metrics and
+parsers were not written to withstand hostile text, and some evaluate it (``sympify``). Only JSON comes back."""
 
 from __future__ import annotations
 
@@ -81,11 +77,8 @@ def unprotected() -> list[str]:
 
 def worker(functions: Mapping[str, Callable[..., Any]], folders: Iterable[str | None] = ()) -> WorkerProcess:
     """A worker process for harness code that processes answers, each call within :data:`ITEM_SECONDS` by default. It
-    may read the data and task ``folders``.
-
-    In a sandbox, if one works and this is not in one already; otherwise with our rights (:func:`check_scoring` has
-    refused the tasks for which that is unsafe).
-    """
+    may read the data and task ``folders``. In a sandbox, if one works and this is not in one already; otherwise with
+    our rights (:func:`check_scoring` has refused the tasks for which that is unsafe)."""
     view = _sandbox_view(folders) if not is_enclosed() and why_not_enclosed() is None else None
     return WorkerProcess(functions, ITEM_SECONDS, sandbox=view)
 
@@ -97,11 +90,8 @@ def score(
     *,
     formulas: Collection[str] = (),
 ) -> HarnessResult:
-    """``function()`` in such a worker; raises DareError of the type that the function raised, or DataError.
-
-    The time limit grows with the number of ``requests``; one answer may take :data:`ITEM_SECONDS` in tasks whose
-    scorers compare ``formulas``.
-    """
+    """``function()`` in such a worker; raises DareError. The time limit grows with the number of ``requests``; one
+    answer may take :data:`ITEM_SECONDS` in tasks whose scorers compare ``formulas``."""
     limit = _START_SECONDS + sum(2 * ITEM_SECONDS if request.task in formulas else 1.0 for request in requests)
 
     def seeded() -> dict[str, Any]:

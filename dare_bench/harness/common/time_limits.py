@@ -1,11 +1,8 @@
-"""A time limit for each answer that harness code reads or compares.
+"""A time limit for each answer that harness code reads or compares, in the main thread of the scoring process.
 
-A regular expression may not terminate on some text, and neither may the comparison of two formulas. Ordinary code is
-ended by a signal, which Python, ``re`` and ``regex`` handle while they work: it costs nothing and counts processor
-time, so that a busy machine changes no score. Code that compares formulas may stay in one long C call
-(``10^{10^{10}}`` is short to write, and its digits fill a disk), in which no signal is handled. So it runs under
-:class:`~dare_bench.harness.common.worker_process.WorkerProcess`, in a process that can be killed. All of it works in
-the scoring process (:mod:`~dare_bench.harness.common.scoring_process`); signals need its main thread.
+Ordinary code is ended by a signal, which Python, ``re`` and ``regex`` handle while they work; it counts processor time,
+so that a busy machine changes no score. The comparison of formulas may stay in one long C call (``10^{10^{10}}``), so
+it runs under :class:`~dare_bench.harness.common.worker_process.WorkerProcess`.
 """
 
 from __future__ import annotations

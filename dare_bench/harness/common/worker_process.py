@@ -1,11 +1,7 @@
-"""Runs functions that may not terminate or may be attacked, in a process that can be killed and sandboxed.
+"""Runs functions that may not terminate or may be attacked, in a forked process that can be killed and sandboxed.
 
-A signal handler cannot stop a scorer that is inside one long C call (``9**9**9``), and a thread cannot be stopped at
-all. So a forked worker does the work: it inherits the functions with the objects they hold, and only arguments and
-results cross a pipe. When a call takes too long, the worker and all its children are killed, and the next call gets
-a new worker. Forking needs a Unix system.
-
-Results are JSON, so that nothing a worker sends is executed here; tuples come back as lists.
+The worker inherits the functions with the objects they hold; only arguments and results cross a pipe, and results are
+JSON, so that nothing a worker sends is executed here (tuples come back as lists). Forking needs a Unix system.
 """
 
 from __future__ import annotations
@@ -63,11 +59,10 @@ class ItemError(DareError):
 
 
 class WorkerProcess(contextlib.AbstractContextManager["WorkerProcess"]):
-    """Calls ``functions`` by name in a worker process, each call within ``seconds``.
+    """Calls ``functions`` by name in a worker process, each call within ``seconds``; threads wait for one another.
 
-    The worker is forked at the first call, so that it sees the state of that moment, and keeps caches and imports from
-    call to call. Calls from several threads wait for one another. ``sandbox``: the worker runs in a sandbox
-    (:mod:`dare_bench.sandbox.forked`) with this view; None: it has our rights.
+    The worker is forked at the first call, so that it sees the state of that moment, and keeps caches and imports. With
+    a ``sandbox`` it has that view, else our rights.
     """
 
     def __init__(self, functions: Functions, seconds: float, *, sandbox: SandboxView | None = None) -> None:
@@ -294,12 +289,8 @@ def _detach(keep: int) -> None:
 
 
 def _open_files() -> set[int]:
-    """Numbers of open file descriptors.
-
-    They are replaced, since an inherited one would keep the parent's file locks and pipes open. They are not closed:
-    objects of the parent close their numbers when they are deallocated (``multiprocessing`` drops some in each child),
-    and would close what had been opened under these numbers since.
-    """
+    """Numbers of open file descriptors. They are replaced, since an inherited one would keep the parent's locks and
+    pipes open, and not closed: objects of the parent close their numbers when they are deallocated."""
     highest = min(resource.getrlimit(resource.RLIMIT_NOFILE)[0], 1 << 16)
     with contextlib.suppress(OSError):
         return {number for path in Path("/proc/self/fd").iterdir() if _is_open(number := int(path.name))}

@@ -1,8 +1,6 @@
-"""lm-eval's code tasks in a run: their tests run in the sandbox, and start as soon as an answer is finished.
-
-Which pairs a scorer passes to ``code_eval`` for an answer is determined by calling the scorer itself, in a scoring
-process, with one answer at a time. The scoring pass later requests the same pairs and gets the finished verdicts.
-"""
+"""lm-eval's code tasks in a run: their tests run in the sandbox, and start as soon as an answer is finished. Which
+pairs a scorer passes to ``code_eval`` is determined by calling it in a scoring process, with one answer at a time; the
+scoring pass later requests the same pairs and gets the finished verdicts."""
 
 from __future__ import annotations
 
@@ -137,11 +135,8 @@ def seconds(task: Any) -> float:
 
 
 def adapted(doc: Any, tests: str) -> tuple[str, list[str]]:
-    """The tests of a document as they run, and a description of each difference from those that lm-eval runs.
-
-    Without the first, five reference solutions of MBPP and MBPP+ fail; without the second, every solution of
-    HumanEval+'s task 32 does.
-    """
+    """The tests of a document as they run, and a description of each difference from those that lm-eval runs: without
+    them five reference solutions of MBPP and MBPP+, and every solution of HumanEval+'s task 32, fail."""
     changes = []
     if setup_code(doc):
         changes.append("test_imports and test_setup_code of a document run before its tests (lm-eval omits them)")

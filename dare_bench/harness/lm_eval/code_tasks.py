@@ -1,11 +1,7 @@
 """Which tasks run code that a model wrote, and which of these may: those that leave the running to evaluate's
-``code_eval`` metric, which ours replaces (:mod:`~dare_bench.harness.common.code_eval`). A scorer that runs code by
-itself is refused.
-
-Decided from the text of the task files, before anything is imported or downloaded: lm-eval's code tasks fetch the
-metric from the hub while their YAML loads, and some run code without ``unsafe_code``. A table of lm-eval's files could
-not replace this search, because it also covers the folders of ``--include-path``, whose modules may not be imported.
-"""
+``code_eval`` metric, which ours replaces. Decided from the text of the task files and of the modules they name, before
+anything is imported or downloaded: lm-eval's code tasks fetch the metric from the hub while their YAML loads, and some
+run code without ``unsafe_code``."""
 
 from __future__ import annotations
 

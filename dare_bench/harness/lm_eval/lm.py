@@ -167,13 +167,8 @@ def sample_lookup(samples: Mapping[Any, Sample], part: int) -> Callable[[Sequenc
 def build_requests(
     tasks: Mapping[str, Any], spec: RunSpec, lm: AnsweringLM, samples: Mapping[str, Sequence[int]] | None
 ) -> None:
-    """Fill ``task.instances`` of every task, by name, with the settings that lm-eval's ``simple_evaluate`` sets before
-    it calls the model; raises DataError.
-
-    Args:
-        lm: renders chat templates.
-        samples: the documents to request, by task; None: the first ``spec.limit`` of each.
-    """
+    """Fill ``task.instances`` of every task with the settings that lm-eval's ``simple_evaluate`` sets before it calls
+    the model; raises DataError. ``samples``: the documents by task; None: the first ``spec.limit`` of each."""
     for name, task in tasks.items():
         _check(name, task)
     random.seed(spec.seeds[0])
@@ -229,12 +224,8 @@ class _Sandbox(ImmutableSandboxedEnvironment):
 
 
 def sandbox_templates() -> None:
-    """From now on lm-eval renders in the sandbox, in this process: templates can access a document's fields, but no
-    Python internals. lm-eval looks up ``lm_eval.utils.env`` at each call, so only that name is replaced.
-
-    Compiled templates are cached: lm-eval compiles a task's template again for every document, which takes longer than
-    everything else.
-    """
+    """From now on lm-eval renders in the sandbox, in this process: it looks up ``lm_eval.utils.env`` at each call, so
+    only that name is replaced. Compiled templates are cached: lm-eval compiles a task's again for every document."""
     from lm_eval import utils
 
     if not isinstance(utils.env, _Sandbox):

@@ -1,10 +1,6 @@
-"""lm-eval's tasks as a task source: lm-eval builds the prompts and scores the answers.
-
-The tasks' methods build all requests of all tasks at once. When everything is answered, lm-eval scores the same
-task objects (once for each of ``--repeats``), in a sandboxed process. Documents without an answer are left out, so a
-failed request is never scored as a wrong answer. Generated code runs in the sandbox, and starts while other answers are
-still being generated. lm-eval itself is imported when requests are built.
-"""
+"""lm-eval's tasks as a task source: lm-eval builds the prompts of all tasks at once and scores the answers, in a
+sandboxed process, once for each of ``--repeats``. Documents without an answer are left out, so a failed request is
+never scored as a wrong answer. Tests of generated code start while other answers are still being generated."""
 
 from __future__ import annotations
 

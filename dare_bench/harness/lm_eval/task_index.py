@@ -1,8 +1,7 @@
-"""Names of lm-eval tasks, groups and tags, and the YAML files behind them, in under a second and without lm-eval.
+"""Names of lm-eval tasks, groups and tags, and the YAML files behind them, without importing lm-eval.
 
-Sources, later ones override as in lm-eval: lm-eval's folder, the folders that the registry has as ``task_folder``,
-``--include-path`` in the order given. lm-eval's names are cached in a small file per lm-eval version (see
-:func:`dare_bench.cache.cache_dir`); if it cannot be written, the folder is scanned again.
+Sources, later ones override as in lm-eval: lm-eval's folder (cached in a file per version of lm-eval), the folders that
+the registry has as ``task_folder``, ``--include-path`` in the order given.
 """
 
 from __future__ import annotations

@@ -1,9 +1,6 @@
-"""lm-eval's task manager over our index: lm-eval's rules for groups, tags, includes and overrides, without its scan.
-
-Data sets are redirected while a task is built, and the task's settings are restored afterwards, so that results and
-fingerprints name the data set, never a path. A task's fingerprint says what makes two evaluations the same task:
-prompts, targets, filters and scorer, never the place of data.
-"""
+"""lm-eval's task manager over our index. Data sets are redirected while a task is built, and the task's settings are
+restored afterwards, so that results and fingerprints (hashes of prompts, targets, filters and scorer) name the data
+set, never a path."""
 
 from __future__ import annotations
 

@@ -1,11 +1,8 @@
 """Names of OpenCompass's data-set configs, the files behind them and the data sets that those files define.
 
 A config is a Python file below ``opencompass/configs/datasets``; its name is the file's stem (``gsm8k_gen``). Names are
-collected from the files' text: a second at most, and OpenCompass is not imported. :meth:`ConfigCatalog.load` runs a
-file (it is Python) through mmengine, as OpenCompass does; that imports OpenCompass's data sets, about eight seconds.
-
-If several places have a name: ``--include-path`` before OpenCompass, OpenCompass before ours (ours are only those that
-it lacks).
+collected from the files' text. :meth:`ConfigCatalog.load` runs a file through mmengine, as OpenCompass does. If several
+places have a name: ``--include-path`` before OpenCompass, OpenCompass before ours (those that it lacks).
 """
 
 from __future__ import annotations

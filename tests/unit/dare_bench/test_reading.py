@@ -49,6 +49,7 @@ ALLOWED: dict[str, tuple[dict[str, int], str]] = {
     "dare_bench/sandbox/enter.py": ({"open": 2, "os.open": 1}, SANDBOX),
     "dare_bench/sandbox/forked.py": ({".read_text": 1}, SYSTEM),
     "dare_bench/sandbox/processes.py": ({".read_text": 2}, SYSTEM),
+    "dare_bench/sandbox/values.py": ({"json.loads": 1}, SANDBOX),
     "dare_bench/sandbox/worker.py": ({"open": 1}, SANDBOX),
     "dare_bench/sweeps/job.py": ({".open": 1}, WRITES),
     "dare_bench/costs/checkpoint.py": ({".open": 1}, METHOD),

@@ -147,6 +147,7 @@ def _of_row(name: str, metrics: Mapping[str, Any], results: Mapping[str, Any], b
     fingerprint = _joined(settings_fingerprint(task, block, opened_with(results)) for task in tasks)
     totals = [task.n_total for task in tasks]
     better = results.get("higher_is_better", {}).get(name, {})
+    count = results.get("n-samples", {}).get(name, {}).get("effective")
     for metric, filter_name, value in metric_keys(metrics):
         ci = block.ci.get(name, {}).get(f"{metric},{filter_name}")
         statuses: Counter[str] = Counter()
@@ -162,7 +163,7 @@ def _of_row(name: str, metrics: Mapping[str, Any], results: Mapping[str, Any], b
             hi=ci.hi if ci else None,
             level=ci.level if ci else None,
             method=ci.method if ci else "none",
-            n=ci.n if ci else _effective(results, name, tasks),
+            n=ci.n if ci else count if isinstance(count, int) else sum(task.n_docs for task in tasks),
             n_total=sum(n for n in totals if n) if tasks and all(totals) else None,
             tier=weakest(task.tier for task in tasks),
             task_fingerprint=task_fingerprint,
@@ -180,11 +181,6 @@ def extraction_rate(counts: Mapping[str, int]) -> float | None:
     answer has one."""
     total = sum(counts.values())
     return (counts.get("matched", 0) + counts.get("ambiguous", 0)) / total if total else None
-
-
-def _effective(results: Mapping[str, Any], name: str, tasks: Iterable[TaskBlock]) -> int:
-    count = results.get("n-samples", {}).get(name, {}).get("effective")
-    return int(count) if isinstance(count, int) else sum(task.n_docs for task in tasks)
 
 
 def weakest(tiers: Iterable[Tier | None]) -> Tier | None:

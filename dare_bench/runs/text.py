@@ -18,6 +18,7 @@ _HIDDEN = re.compile(
     "\uffa0\ufff9-\ufffb\ufffe\uffff\ud800-\udfff\U000e0000-\U000e0fff]"
 )
 """Control characters, which a terminal may obey, and marks that reorder or hide text."""
+_PICTURES = {code: 0x2400 + code for code in range(0x20) if code not in (9, 10)} | {0x7F: "␡"}
 _ABSOLUTE = re.compile(r"""(?<![\w.:/<~])~?(?:/[^\s/'"=,;:]+){2,}/?""")
 _FORMULA = ("=", "+", "-", "@", "\t", "\r", "\n")
 
@@ -29,14 +30,9 @@ def visible(text: str, limit: int | None = None) -> str:
     """
     left_out = 0 if limit is None else max(0, len(text) - limit)
     if left_out or not (text.isascii() and text.isprintable()):
-        text = _HIDDEN.sub(lambda m: _picture(ord(m[0])), text[:limit].replace("\r\n", "\n"))
+        text = text[:limit].replace("\r\n", "\n").translate(_PICTURES)
+        text = _HIDDEN.sub(lambda match: f"⟨U+{ord(match[0]):04X}⟩", text)
     return f"{text}… ({left_out:,} more characters)" if left_out else text
-
-
-def _picture(code: int) -> str:
-    if code < 0x20:
-        return chr(0x2400 + code)
-    return "␡" if code == 0x7F else f"⟨U+{code:04X}⟩"
 
 
 def one_line(text: str, limit: int = 80) -> str:

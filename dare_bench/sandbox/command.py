@@ -39,14 +39,7 @@ def worker(channel: int, limits: Limits, user: int, control: int) -> list[str]:
     return [*_python(), _bundle(), *map(str, numbers), *view.packages_folders()]
 
 
-def command(
-    level: Level,
-    channel: int,
-    filter_fd: int,
-    limits: Limits,
-    user: int,
-    control: int,
-) -> list[str]:
+def command(level: Level, channel: int, filter_fd: int, limits: Limits, user: int, control: int) -> list[str]:
     """The command to start; bubblewrap reads the seccomp filter from ``filter_fd``. ``user``: the user id for code if
     nothing isolates (0: unchanged). ``control``: as in :func:`worker`."""
     if level == "none":
@@ -100,7 +93,9 @@ def is_root() -> bool:
 def free_user() -> int:
     """A user id for one run: the limit of processes counts all processes of a user, so no two runs share one."""
     user = _FREE_USERS + secrets.randbelow(_MANY)
-    return user if _is_mapped(user) else _NOBODY
+    ranges = (map(int, line.split()) for line in Path("/proc/self/uid_map").read_text().splitlines())
+    is_mapped = any(first <= user < first + count for first, _, count in ranges)  # a container may map few
+    return user if is_mapped else _NOBODY
 
 
 def other_user() -> int:
@@ -110,12 +105,6 @@ def other_user() -> int:
     paths = {folder for path in needed for folder in (path, *path.parents)}
     is_readable = all(path.stat().st_mode & 0o001 for path in paths if path.exists())
     return free_user() if is_root() and is_readable else 0
-
-
-def _is_mapped(user: int) -> bool:
-    """Does this user exist in our user namespace? A container may map few."""
-    ranges = (map(int, line.split()) for line in Path("/proc/self/uid_map").read_text().splitlines())
-    return any(first <= user < first + count for first, _, count in ranges)
 
 
 @functools.cache

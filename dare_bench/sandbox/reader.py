@@ -35,7 +35,9 @@ class Reader:
 
     def add(self, nodes: list[Any]) -> None:
         start = len(self.values)
-        self.values += [_new(node[0], node) if node[0] in SHELLS else _PENDING for node in nodes]
+        for name, *fields in nodes:
+            length = {"maxlen": fields[0]} if name == "collections.deque" else {}
+            self.values.append(plain_type(name)(**length) if name in SHELLS else _PENDING)
         for n, node in enumerate(nodes, start):
             if self.values[n] is _PENDING:
                 self.values[n] = self._build(*node)
@@ -134,11 +136,6 @@ class Reader:
         if library_name(function) != (module, name):
             raise Unreadable(f"{module}.{name} is not a function")
         return function
-
-
-def _new(name: str, node: list[Any]) -> Any:
-    kind = plain_type(name)
-    return kind(maxlen=node[1]) if name == "collections.deque" else kind()
 
 
 def _match(pattern: Any, flags: int, text: Any, start: int, end: int) -> Any:

@@ -10,7 +10,7 @@ import functools
 import os
 import sys
 import sysconfig
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Literal, NamedTuple
 
@@ -42,7 +42,9 @@ class ViewEntry(NamedTuple):
 def tree(tmp_mb: int) -> tuple[ViewEntry, ...]:
     """All entries for generated code, parents first."""
     entries = _machine(tmp_mb)
-    for folder in (*_hidden_packages(), *packages_folders()):
+    of_base = sysconfig.get_paths(vars={"base": sys.base_prefix, "platbase": sys.base_prefix})
+    hidden = (of_base["purelib"], of_base["platlib"], "/usr/lib/python3/dist-packages")
+    for folder in (*(os.path.realpath(path) for path in hidden if Path(path).is_dir()), *packages_folders()):
         if _is_covered(folder, entries) and ViewEntry("mask", folder) not in entries:
             entries.append(ViewEntry("mask", folder))
     for folder in packages_folders():
@@ -93,14 +95,6 @@ def packages_folders() -> tuple[str, ...]:
     """The site-packages that this Python imports from."""
     folders = (path for path in sys.path if Path(path).name in ("site-packages", "dist-packages"))
     return tuple(dict.fromkeys(os.path.realpath(path) for path in folders if Path(path).is_dir()))
-
-
-def _hidden_packages() -> Iterator[str]:
-    """Folders of packages inside the visible folders of the system and of this Python."""
-    of_base = sysconfig.get_paths(vars={"base": sys.base_prefix, "platbase": sys.base_prefix})
-    for path in (of_base["purelib"], of_base["platlib"], "/usr/lib/python3/dist-packages"):
-        if Path(path).is_dir():
-            yield os.path.realpath(path)
 
 
 def _is_covered(path: str, entries: list[ViewEntry]) -> bool:

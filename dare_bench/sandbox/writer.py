@@ -96,7 +96,8 @@ class Writer:
         if name in ("numpy.ndarray", "numpy.generic"):
             return self._array(name, value)
         if name == "BaseException":
-            return self._error(value)
+            known = next(base for base in type(value).__mro__ if base.__module__ == "builtins")
+            return ["error", known.__name__, [self.item(v) for v in value.args], describe(value)]
         if name == "type" and is_plain_type(value):
             return [name, name_of(value)]
         if named := library_name(value):
@@ -109,10 +110,6 @@ class Writer:
         if value.dtype.kind == "O" and name == "numpy.ndarray":
             return [name, "O", list(value.shape), [self.item(v) for v in value.ravel().tolist()]]
         return self._export(value)
-
-    def _error(self, error: BaseException) -> list[Any]:
-        known = next(base for base in type(error).__mro__ if base.__module__ == "builtins")
-        return ["error", known.__name__, [self.item(v) for v in error.args], describe(error)]
 
     def changes(self, old: list[list[Any]]) -> list[Any]:
         """[n, node] of each known object whose content differs from its node in ``old``."""

@@ -1,22 +1,7 @@
 """Data sets from local files instead of the hub: ``--data-dir DIR`` or ``DARE_BENCH_DATA``.
 
-``DIR/manifest.json`` names the data sets by their hub ids::
-
-    {"datasets": [{
-        "name": "mmlu",
-        "hf_ids": ["cais/mmlu"],              # "id", or "id:config" if the files are one config of it;
-                                              # words in brackets after it, "(a subset)", become a note of the run
-        "configs": ["anatomy", "astronomy"],  # the existing configs, if file names contain {config}
-        "lm_eval": {
-            "dataset_path": "json",           # a loader of the datasets library: json, csv, parquet, text
-            "dataset_kwargs": {"data_files": {"test": "mmlu/{config}/test.jsonl.gz"}},   # split: file, relative to DIR
-            "also_set": {"training_split": null}     # splits of the task to rename or leave out (optional)
-        },
-        "files": [{"file": "mmlu/anatomy/test.jsonl.gz", "sha256": "..."}]     # checked if given (optional)
-    }]}
-
-Files may be gzip-compressed. Other keys are ignored. A data set that the manifest does not list comes from the hub, as
-in lm-eval. A task is the same task wherever its data came from: no path enters its fingerprint or its results.
+``DIR/manifest.json`` names them by their hub ids (docs/data.md has its keys). A data set that it does not list comes
+from the hub, as in lm-eval. No path enters a task's fingerprint or its results.
 
 A manifest is data, and may be from somebody else: it names files inside its folder and splits, and no part of it is a
 template, code, or an address.
@@ -58,14 +43,8 @@ def _check_inside(name: str) -> str:
     return name
 
 
-def _check_count(names: list[str]) -> list[str]:
-    if len(names) > _MAX_FILES:
-        raise ValueError(f"{len(names):,} files; a split has at most {_MAX_FILES:,}")
-    return names
-
-
 Name = Annotated[str, AfterValidator(_check_inside)]
-Names = Annotated[list[Name], AfterValidator(_check_count)]
+Names = Annotated[list[Name], Field(max_length=_MAX_FILES)]
 Files = Mapping[str, str | list[str]]
 """By split, one file or several, relative to the folder; ``{config}`` stands for the configuration."""
 
@@ -154,9 +133,7 @@ class LocalData:
 
     def _read(self) -> Iterator[tuple[ManifestEntry, Files]]:
         """The data sets that lm-eval can load."""
-        for entry in manifest_entries(self.folder, "lm_eval"):
-            if entry.lm_eval is not None:
-                yield entry, entry.data_files
+        return ((entry, entry.data_files) for entry in manifest_entries(self.folder, "lm_eval") if entry.lm_eval)
 
     @classmethod
     def find(cls, data_dir: str | None) -> LocalData | None:
@@ -181,12 +158,10 @@ class LocalData:
                 continue
             text = f"data set {path} is local and incomplete: {note}"
             self.notes += [text] if note and text not in self.notes else []
-            files = {
-                split: [self._file(entry, part, name) for part in value]
-                if isinstance(value, list)
-                else self._file(entry, value, name)
-                for split, value in data_files.items()
-            }
+            files: dict[str, str | list[str]] = {}
+            for split, value in data_files.items():
+                paths = [self._file(entry, part, name) for part in ([value] if isinstance(value, str) else value)]
+                files[split] = paths[0] if isinstance(value, str) else paths
             return {
                 **(entry.lm_eval.also_set if entry.lm_eval else {}),
                 "dataset_path": entry.loader,

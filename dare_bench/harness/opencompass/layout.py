@@ -98,8 +98,12 @@ class Layout:
         only its loader knows which files it reads or downloads. Writes what the manifest has of it."""
         if not _is_known(config):
             return None
+        name = config.get("name") if _entry(config) in _BY_NAME else None
         for root, offline in self._roots(config):
-            if not offline or _exists(root / _local(config), config):
+            path = root / _local(config)
+            in_folder = path.is_dir() and isinstance(name, str)
+            exists = any(str(name) in file.name for file in path.rglob("*")) if in_folder else path.exists()
+            if exists or not offline:
                 return None
         return self._missing_message(config, None)
 
@@ -240,13 +244,6 @@ def _is_known(config: Mapping[str, Any]) -> bool:
     if os.environ.get(_SOURCE) or not _entry(config):
         return False
     return str(config.get("path", "")) in DATASETS_MAPPING or _entry(config) in (*LOCAL_FORMATS, *_BY_NAME)
-
-
-def _exists(path: Path, config: Mapping[str, Any]) -> bool:
-    name = config.get("name")
-    if path.is_dir() and _entry(config) in _BY_NAME and isinstance(name, str):
-        return any(name in file.name for file in path.rglob("*"))
-    return path.exists()
 
 
 def _below_data(missing: OSError | None, config: Mapping[str, Any]) -> str:

@@ -1,9 +1,7 @@
 """The data sets of a manifest folder as rows, for loaders that read files of another format.
 
-:class:`~dare_bench.harness.common.local_data.LocalData` provides what lm-eval's tasks need; OpenCompass also needs
-splits that no lm-eval task names (MBPP's few-shot examples). They are matched among an entry's ``files`` by their stem:
-``mbpp/prompt.jsonl`` is the split ``prompt``. An entry without ``lm_eval`` may name its files under ``load`` in the
-same way.
+Splits that no lm-eval task names (MBPP's few-shot examples) are found among an entry's ``files`` by their stem:
+``mbpp/prompt.jsonl`` is the split ``prompt``. An entry without ``lm_eval`` may name its files under ``load``.
 """
 
 from __future__ import annotations
@@ -37,15 +35,17 @@ class ManifestRows(LocalData):
 
     def key(self) -> str:
         """Ten hex digits over the content of every file of every data set here."""
-        return digest([[entry.name, sorted(self._contents(entry, files))] for entry, files in self._entries])
+        contents = []
+        for entry, files in self._entries:
+            names = [name for value in files.values() for name in (value if isinstance(value, list) else [value])]
+            configs = {name: entry.configs if "{config}" in name else ("",) for name in names}
+            paths = [name.replace("{config}", config) for name in names for config in configs[name]]
+            contents.append([entry.name, sorted((path, self._sha256(entry, path)) for path in paths)])
+        return digest(contents)
 
-    def _contents(self, entry: ManifestEntry, files: Files) -> Iterator[tuple[str, str]]:
-        for value in files.values():
-            for name in value if isinstance(value, list) else [value]:
-                for config in entry.configs if "{config}" in name else ("",):
-                    relative = name.replace("{config}", config)
-                    path = self._path(relative)
-                    yield relative, entry.sha256.get(relative) or (sha256(path) if path.is_file() else "")
+    def _sha256(self, entry: ManifestEntry, relative: str) -> str:
+        path = self._path(relative)
+        return entry.sha256.get(relative) or (sha256(path) if path.is_file() else "")
 
     def configs(self, *ids: str) -> tuple[str, ...]:
         """The configs of the first of ``ids`` that the manifest lists; empty for none."""

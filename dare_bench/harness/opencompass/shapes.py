@@ -152,10 +152,6 @@ def _aime_2024(bench: ManifestRows, out: Path) -> None:
     _write_lines(out, rows)
 
 
-def _aime_2025_row(row: Row) -> Row:
-    return {"question": row.get("problem", row.get("question")), "answer": str(row["answer"])}
-
-
 def _olympiad(bench: ManifestRows, out: Path) -> None:
     if (rows := bench.rows(OLYMPIAD, "train")) is not None:
         # Implied by the subset's name; some copies of the data leave these columns out.
@@ -163,20 +159,16 @@ def _olympiad(bench: ManifestRows, out: Path) -> None:
         _write_json(out / "OE_TO_maths_en_COMP.json", [{**same, **row} for row in rows])
 
 
-def _mbpp_plus_row(row: Row) -> Row:
-    return {**row, "text": row["prompt"]}  # the configs use MBPP's column name
-
-
-def _triviaqa_row(row: Row) -> Row:
-    return {"question": row["question"], "answer": row["answer"]["aliases"]}
-
-
 LOCAL_FORMATS: dict[str, LocalFormat] = {
     "ARC": LocalFormat((ARC_C, ARC_E), _arc),
     "BBH": LocalFormat((BBH,), _bbh),
     "OlympiadBench": LocalFormat((OLYMPIAD,), _olympiad),
     "aime.jsonl": LocalFormat((AIME_2024,), _aime_2024),
-    "aime2025": _splits(("math-ai/aime25", "opencompass/AIME2025"), {"test": "aime2025.jsonl"}, _aime_2025_row),
+    "aime2025": _splits(
+        ("math-ai/aime25", "opencompass/AIME2025"),
+        {"test": "aime2025.jsonl"},
+        lambda row: {"question": row.get("problem", row.get("question")), "answer": str(row["answer"])},
+    ),
     "ceval": LocalFormat((CEVAL,), _ceval),
     "gsm8k": _splits(("openai/gsm8k:main",), {"train": "train.jsonl", "test": "test.jsonl"}),
     "hellaswag": LocalFormat((HELLASWAG,), _hellaswag),
@@ -184,13 +176,15 @@ LOCAL_FORMATS: dict[str, LocalFormat] = {
     "ifeval": _splits(("google/IFEval",), {"train": "input_data.jsonl"}),
     "math": LocalFormat((MATH, MATH_500), _math),
     "mbpp": LocalFormat((MBPP, MBPP_SANITIZED), _mbpp),
-    "mbpp_plus": _splits(("evalplus/mbppplus",), {"test": "mbpp_plus.jsonl"}, _mbpp_plus_row),
+    "mbpp_plus": _splits(
+        ("evalplus/mbppplus",), {"test": "mbpp_plus.jsonl"}, lambda row: {**row, "text": row["prompt"]}
+    ),
     "mmlu": LocalFormat((MMLU,), _mmlu),
     "mmlu_pro": _splits(("TIGER-Lab/MMLU-Pro",), {"test": "test.jsonl", "validation": "validation.jsonl"}),
     "triviaqa": _splits(
         ("mandarjoshi/trivia_qa:rc.nocontext",),
         {"train": "triviaqa-train.jsonl", "validation": "triviaqa-validation.jsonl"},
-        _triviaqa_row,
+        lambda row: {"question": row["question"], "answer": row["answer"]["aliases"]},
     ),
 }
 """By the first part of the path below ``data/``."""

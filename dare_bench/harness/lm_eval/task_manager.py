@@ -8,8 +8,7 @@ import functools
 import inspect
 import json
 import re
-from collections import ChainMap
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 from lm_eval.api.task import Task
@@ -101,23 +100,6 @@ class _Factory(TaskFactory):
         return DataError(f"{start}{error_line(error)}")
 
 
-class _Entries(Mapping[str, Entry]):
-    """Our index with lm-eval's entries, each made when it is looked up: a run needs a few of many thousands."""
-
-    def __init__(self, index: TaskIndex) -> None:
-        self._entries = index.entries
-
-    def __getitem__(self, name: str) -> Entry:
-        entry = self._entries[name]
-        return Entry(name, _KINDS[entry.kind], entry.path, tags=set(entry.members))
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(self._entries)
-
-    def __len__(self) -> int:
-        return len(self._entries)
-
-
 class LocalTaskManager(TaskManager):
     """A task manager that builds tasks once and returns the same objects again. ``marks``: by task name, what else
     decides its scores, given the task; it becomes part of the fingerprint."""
@@ -130,8 +112,10 @@ class LocalTaskManager(TaskManager):
         self.definitions: dict[str, str] = {}
         """Fingerprints of the tasks as their files define them, before the command line changes settings."""
         self._factory: _Factory = _Factory(data, meta=self.metadata)
-        entries: Any = _Entries(index)  # a ChainMap writes to its first mapping alone: names that lm-eval adds
-        self._index: ChainMap[str, Entry] = ChainMap({}, entries)
+        self._index = {
+            name: Entry(name, _KINDS[entry.kind], entry.path, tags=set(entry.members) if entry.kind == "tag" else set())
+            for name, entry in index.entries.items()
+        }
         self._built: dict[str, Any] | None = None
 
     def load(self, task_list: Sequence[Any]) -> dict[str, Any]:

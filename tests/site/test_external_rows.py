@@ -17,7 +17,7 @@ from dare_bench.analysis.run_finder import find_runs
 from dare_bench.leaderboards.builder import build
 from dare_bench.runs import index
 from dare_bench.runs.field_types import LineModel
-from dare_bench.runs.opencompass_results import DataSetFiles
+from dare_bench.runs.opencompass_results import DataSetResult
 
 
 @pytest.fixture(scope="module")
@@ -102,13 +102,13 @@ def test_a_build_reads_each_file_of_opencompass_twice(tmp_path: Path, monkeypatc
     """Once for the scores and once for the documents' pages."""
     shutil.copytree(DATA / "opencompass", tmp_path / "runs")
     opened: Counter[str] = Counter()
-    read = DataSetFiles.read
+    read = DataSetResult._read
 
-    def counted(files: DataSetFiles) -> Any:
+    def counted(files: DataSetResult) -> Any:
         opened[str(files.result)] += 1
         return read(files)
 
-    monkeypatch.setattr(DataSetFiles, "read", counted)
+    monkeypatch.setattr(DataSetResult, "_read", counted)
     build(tmp_path / "runs", tmp_path / "site")
     assert len(opened) == 6 and set(opened.values()) == {2}
 

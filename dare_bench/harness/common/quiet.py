@@ -47,7 +47,10 @@ def silenced(
     logger: logging.Logger, harness: str, notes: list[str] | None, ignored: Sequence[str] = ()
 ) -> Iterator[None]:
     """Inside, the harness's ``logger`` writes nothing but :class:`_NotesHandler`'s notes, and the datasets library
-    draws no progress bars."""
+    draws no progress bars. With the logger ``dare_bench`` at DEBUG, all is as usual."""
+    if is_verbose():
+        yield
+        return
     import datasets
 
     disabled, level = datasets.are_progress_bars_disabled(), logger.level

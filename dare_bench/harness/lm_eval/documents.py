@@ -146,26 +146,25 @@ class TaskDocuments:
 
 
 class _Flag:
-    """A value for ``is_greedy`` that records that it was read."""
+    """A value for ``is_greedy``, false, that records that it was read."""
 
     read = False
 
-    def __bool__(self) -> bool:
-        self.read = True
-        return False
-
     def __int__(self) -> int:
-        return int(bool(self))
+        self.read = True
+        return 0
 
     __index__ = __int__
+    __hash__ = object.__hash__
+
+    def __bool__(self) -> bool:
+        return bool(int(self))
 
     def __float__(self) -> float:
-        return float(bool(self))
+        return float(int(self))
 
     def __eq__(self, other: object) -> bool:
-        return bool(self) == other
-
-    __hash__ = object.__hash__
+        return int(self) == other
 
 
 def refuse_unbounded(built: dict[str, Any]) -> None:

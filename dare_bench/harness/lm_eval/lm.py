@@ -80,13 +80,8 @@ class AnsweringLM(LM):
 
     def get_model_info(self) -> dict[str, Any]:
         """What lm-eval adds to ``results["config"]``."""
-        spec = self.model.spec
-        return {
-            "model_num_parameters": spec.parameters,
-            "model_dtype": spec.precision,
-            "model_revision": "",
-            "model_sha": "",
-        }
+        facts = {"model_num_parameters": self.model.spec.parameters, "model_dtype": self.model.spec.precision}
+        return {**facts, "model_revision": "", "model_sha": ""}
 
     def chat_template(self, chat_template: bool | str = False) -> str | None:
         """The template's text, for the record; None without ``--apply-chat-template``."""

@@ -301,17 +301,9 @@ def without_environment() -> Iterator[None]:
 
 @contextlib.contextmanager
 def quiet(notes: list[str]) -> Iterator[None]:
-    """Inside, lm-eval's warnings go to ``notes`` (each once, the first dozen), and it draws no progress bars.
-
-    With the logger ``dare_bench`` at DEBUG it logs as usual.
-    """
-    if is_verbose():
-        yield
-        return
+    """Inside, lm-eval's warnings go to ``notes`` (each once, the first dozen), and it draws no progress bars."""
     import lm_eval.api.task as task_module
 
-    with (
-        silenced(logging.getLogger("lm_eval"), "lm-eval", notes, _IGNORED),
-        replaced(task_module, tqdm=functools.partial(task_module.tqdm, disable=True)),
-    ):
+    bars = functools.partial(task_module.tqdm, disable=not is_verbose())
+    with silenced(logging.getLogger("lm_eval"), "lm-eval", notes, _IGNORED), replaced(task_module, tqdm=bars):
         yield

@@ -133,17 +133,15 @@ class ConfigCatalog:
             if matches := sorted(fnmatch.filter(self.entries, name)):
                 return [self.entries[key] for key in matches]
             raise unknown(KIND, name, self.entries)
-        same = [config for config in self.entries.values() if config.path.stem == name]
+        folder, slash, stem = name.rpartition("/")  # folder/name is right for every config
+        same = [c for c in self.entries.values() if c.path.stem == stem and f"/{c.folder}".endswith(slash + folder)]
+        if slash and len(same) == 1:
+            return same
         if same:
             raise UnknownNameError(
                 f"{KIND} {name!r} is defined in {len(same)} files: {' and '.join(str(config.path) for config in same)};"
                 f" choose one: {' or '.join(config.name for config in same)}"
             )
-        if "/" in name:  # folder/name is right for every config, not only where the stem is shared
-            folder, stem = name.rsplit("/", 1)
-            same = [c for c in self.entries.values() if c.path.stem == stem and f"/{c.folder}".endswith(f"/{folder}")]
-            if len(same) == 1:
-                return same
         raise unknown(KIND, name, self.entries)
 
     def load(self, config: Config) -> list[dict[str, Any]]:
@@ -212,15 +210,10 @@ def _import_all(value: Any) -> None:
 @contextlib.contextmanager
 def quiet(notes: list[str] | None = None) -> Iterator[None]:
     """Inside, OpenCompass's log shows nothing: its warnings go to ``notes`` if given, each once, the first dozen.
-
-    Python's warnings are ignored too, because importing OpenCompass causes dozens of them. With the logger
-    ``dare_bench`` at DEBUG it logs as usual.
-    """
-    if is_verbose():
-        yield
-        return
+    Python's warnings, of which importing OpenCompass causes dozens, are ignored too."""
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
+        if not is_verbose():
+            warnings.simplefilter("ignore")
         from opencompass.utils.logging import get_logger
 
         with silenced(get_logger(), "OpenCompass", notes):

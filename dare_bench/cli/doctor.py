@@ -198,7 +198,7 @@ def sandbox() -> Finding:
 def scoring() -> Finding:
     """The isolation of harness code that reads answers, found by trying."""
     from dare_bench.sandbox import InstallHint
-    from dare_bench.sandbox.forked import why_not_enclosed
+    from dare_bench.sandbox.worker_process import why_not_enclosed
 
     reason = why_not_enclosed()
     if reason is None:

@@ -8,16 +8,12 @@ ones (read-only), no visible processes, an empty environment, no rights. It stil
 from __future__ import annotations
 
 import ctypes
-import functools
 import os
 import resource
-import select
 import signal
 import stat
-import sys
 import tempfile
 from collections.abc import Mapping, Sequence
-from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import NoReturn
@@ -25,11 +21,9 @@ from typing import NoReturn
 from dare_bench.sandbox import enter, view
 from dare_bench.sandbox import filter as calls
 from dare_bench.sandbox.command import ENVIRONMENT, free_user, is_root
-from dare_bench.sandbox.processes import children
 
 _inside: list[bool] = []
 _POLL_SECONDS = 2.0
-_START_SECONDS = 20.0
 _PROCESSES = 512
 _TMP_MB = 256
 
@@ -114,42 +108,3 @@ def _forget_environment(new: Mapping[str, str]) -> None:
     start, end = int(fields[47]), int(fields[48])  # env_start and env_end, proc(5): fields 50 and 51
     if start and end > start:
         ctypes.memset(start, 0, end - start)
-
-
-@functools.cache
-def why_not_enclosed() -> str | None:
-    """The reason why a forked process cannot be enclosed on this machine, in one line; None if it can. Tried once."""
-    if sys.platform != "linux":
-        return f"it needs Linux, this is {sys.platform}"
-    report = _try() or _try()  # a fork that inherits a lock that is never released reports nothing
-    return None if report == "+" else report or f"a forked process reported nothing for {_START_SECONDS:g} s"
-
-
-def _try() -> str:
-    """``+``, or the reason why a forked process could not be enclosed; empty if it reports nothing."""
-    try:
-        tree = SandboxView().tree()
-    except OSError as error:
-        return f"{type(error).__name__}: {error}"
-    reading, writing = os.pipe()
-    child = os.fork()
-    if child == 0:
-        try:
-            enclose(tree, {})
-            inside = not Path("/proc/1").exists() and not Path("/etc/passwd").exists()
-            report = "+" if inside else "files of the machine are visible"
-        except BaseException as error:
-            report = f"{type(error).__name__}: {error}"
-        os.write(writing, report.encode("utf-8", "replace"))
-        os._exit(0)
-    os.close(writing)
-    waiting = select.poll()
-    waiting.register(reading, select.POLLIN)
-    report = os.read(reading, 4096).decode("utf-8", "replace") if waiting.poll(1000 * _START_SECONDS) else ""
-    os.close(reading)
-    if not report:
-        for pid in (*children(child), child):
-            with suppress(ProcessLookupError):
-                os.kill(pid, signal.SIGKILL)
-    os.waitpid(child, 0)
-    return report

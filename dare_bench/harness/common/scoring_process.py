@@ -15,10 +15,10 @@ from pydantic import TypeAdapter, ValidationError
 from dare_bench.config import RunSpec, one_line
 from dare_bench.errors import DareError, DataError, UsageError
 from dare_bench.harness.common.by_name import by_name
-from dare_bench.harness.common.worker_process import ItemError, ItemTimeout, WorkerProcess
 from dare_bench.protocols import HarnessResult
 from dare_bench.sandbox import InstallHint
-from dare_bench.sandbox.forked import SandboxView, is_enclosed, why_not_enclosed
+from dare_bench.sandbox.forked import SandboxView, is_enclosed
+from dare_bench.sandbox.worker_process import ItemError, ItemTimeout, WorkerProcess, why_not_enclosed
 from dare_bench.types import Request
 
 ITEM_SECONDS = 40.0

@@ -2,7 +2,7 @@
 
 Ordinary code is ended by a signal, which Python, ``re`` and ``regex`` handle while they work; it counts processor time,
 so that a busy machine changes no score. The comparison of formulas may stay in one long C call (``10^{10^{10}}``), so
-it runs under :class:`~dare_bench.harness.common.worker_process.WorkerProcess`.
+it runs under :class:`~dare_bench.sandbox.worker_process.WorkerProcess`.
 """
 
 from __future__ import annotations

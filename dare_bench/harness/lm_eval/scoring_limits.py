@@ -13,7 +13,7 @@ from dare_bench.errors import DataError
 from dare_bench.harness.common.quiet import replaced
 from dare_bench.harness.common.scoring_process import ITEM_SECONDS
 from dare_bench.harness.common.time_limits import ALGEBRA, ANSWER_SECONDS, Answers, AnswerTimeout, source_names, within
-from dare_bench.harness.common.worker_process import ItemError, ItemTimeout, WorkerProcess
+from dare_bench.sandbox.worker_process import ItemError, ItemTimeout, WorkerProcess
 
 _FORMULAS = rf"{ALGEBRA}|is_equiv|math_equal|\w*boxed\w*"
 """Words in the files of scorers that read or compare formulas, as a regular expression."""

@@ -12,12 +12,12 @@ from typing import Any
 from dare_bench.errors import DataError
 from dare_bench.harness.common.code_eval import CodeRunner
 from dare_bench.harness.common.scoring_process import ITEM_SECONDS
-from dare_bench.harness.common.worker_process import ItemError, ItemTimeout, WorkerProcess
 from dare_bench.harness.opencompass.dataset import DataSet
 from dare_bench.harness.opencompass.evaluation import DataSetEvaluator
 from dare_bench.harness.opencompass.manifest_rows import ManifestRows
 from dare_bench.harness.opencompass.programs import CodeSet, TestProgram, runs_code
 from dare_bench.opencompass_numbers import as_share, detail_rows, has_mean, in_unit_of, mean, numbers, unclear, verdicts
+from dare_bench.sandbox.worker_process import ItemError, ItemTimeout, WorkerProcess
 from dare_bench.types import Likelihood
 
 Answer = str | Sequence[Likelihood]

@@ -9,9 +9,9 @@ from typing import Any, Literal
 
 from dare_bench.errors import UsageError
 from dare_bench.harness.common.scoring_process import check_enclosed, worker
-from dare_bench.harness.common.worker_process import ItemError, ItemTimeout, WorkerProcess
 from dare_bench.harness.rewards.gsm8k import read_number
 from dare_bench.reward_parts import MAX_TEXT, RewardOptions, last_boxed, read_options, tagged
+from dare_bench.sandbox.worker_process import ItemError, ItemTimeout, WorkerProcess
 from dare_bench.types import Reward, RewardPrompt
 
 MAX_FORMULA = 1000

@@ -37,7 +37,7 @@ ALLOWED: dict[str, tuple[dict[str, int], str]] = {
     "dare_bench/executors/graph.py": ({"pickle.loads": 1}, OWN),
     "dare_bench/harness/common/requests.py": ({"json.loads": 1}, OWN),
     "dare_bench/harness/common/hashing.py": ({".read_text": 1}, CODE),
-    "dare_bench/harness/common/worker_process.py": ({"os.open": 1, "json.loads": 1, ".read_text": 1}, CHECKED),
+    "dare_bench/sandbox/worker_process.py": ({"os.open": 1, "json.loads": 1, ".read_text": 1}, CHECKED),
     "dare_bench/harness/lm_eval/source.py": ({"json.loads": 1}, OWN),
     "dare_bench/harness/opencompass/result_tables.py": ({"json.loads": 1}, OWN),
     "dare_bench/harness/opencompass/shapes.py": ({".open": 2}, WRITES),

@@ -23,7 +23,6 @@ from dare_bench.config import run_spec
 from dare_bench.engine.recorded_answers import RecordedModel
 from dare_bench.errors import DareError, DataError, PromptError
 from dare_bench.harness.common.scoring_process import worker
-from dare_bench.harness.common.worker_process import ItemError
 from dare_bench.harness.lm_eval.lm import sandbox_templates
 from dare_bench.harness.lm_eval.source import LmEvalSource
 from dare_bench.loading import locate
@@ -32,7 +31,7 @@ from dare_bench.model_adapters.encoding import open_tokenizer, render_chat
 from dare_bench.model_adapters.llada import family as llada
 from dare_bench.model_adapters.llada2 import family as llada2
 from dare_bench.model_adapters.sdar import family as sdar
-from dare_bench.sandbox.forked import why_not_enclosed
+from dare_bench.sandbox.worker_process import ItemError, why_not_enclosed
 from dare_bench.training.tokens import turn_end
 
 need_package("lm_eval")

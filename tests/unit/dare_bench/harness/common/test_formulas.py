@@ -12,8 +12,8 @@ import pytest
 from require import need_package
 
 from dare_bench.errors import DataError
-from dare_bench.harness.common.worker_process import ItemTimeout, WorkerProcess
 from dare_bench.harness.lm_eval.scoring_limits import is_mathematical, limited
+from dare_bench.sandbox.worker_process import ItemTimeout, WorkerProcess
 
 math_verify = need_package("math_verify")
 

@@ -26,12 +26,11 @@ from dare_bench.config import run_spec
 from dare_bench.errors import DataError, UsageError
 from dare_bench.harness.common import scoring_process
 from dare_bench.harness.common.scoring_process import check_scoring, score, worker
-from dare_bench.harness.common.worker_process import ItemError, ItemTimeout, WorkerProcess
 from dare_bench.harness.lm_eval.scoring_limits import Answers, AnswerTimeout
 from dare_bench.harness.lm_eval.source import LmEvalSource
 from dare_bench.protocols import HarnessResult
-from dare_bench.sandbox.forked import why_not_enclosed
 from dare_bench.sandbox.processes import children
+from dare_bench.sandbox.worker_process import ItemError, ItemTimeout, WorkerProcess, why_not_enclosed
 
 pytestmark = pytest.mark.skipif(why_not_enclosed() is not None, reason=f"no sandbox works here: {why_not_enclosed()}")
 SECRET = "token-that-nobody-may-see"

@@ -18,7 +18,7 @@ from typing import Any
 import pytest
 import torch
 
-from dare_bench.harness.common.worker_process import ItemError, ItemTimeout, WorkerProcess
+from dare_bench.sandbox.worker_process import ItemError, ItemTimeout, WorkerProcess
 
 seen: list[int] = []
 
@@ -254,7 +254,7 @@ def test_closing_ends_the_worker_and_a_dead_one_is_replaced_between_calls(guard:
 
 PARENT = """
 import os, sys, time
-from dare_bench.harness.common.worker_process import WorkerProcess
+from dare_bench.sandbox.worker_process import WorkerProcess
 guard = WorkerProcess({"pid": os.getpid}, 1)
 print(guard.call("pid"), flush=True)
 time.sleep(60 if sys.argv[1] != "leave" else 0)

@@ -20,7 +20,7 @@ from dare_bench.harness.rewards.formula import formula
 from dare_bench.harness.rewards.gsm8k import gsm8k, number_of
 from dare_bench.harness.rewards.program import check, code_of, program
 from dare_bench.sandbox import isolation
-from dare_bench.sandbox.forked import why_not_enclosed
+from dare_bench.sandbox.worker_process import why_not_enclosed
 from dare_bench.types import Reward, RewardPrompt
 
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import faulthandler
+import functools
 import gc
 import json
 import logging
@@ -38,6 +39,7 @@ HEADROOM = 4 << 30
 _START = 20.0  # seconds for a fork to report; it takes milliseconds unless it inherited a lock that is never released
 _STARTS = 3
 _ORPHAN = 2.0  # seconds between checks that the parent still exists
+_HIDDEN = ("/proc/1", "/etc/passwd")
 _MAX_BYTES = 2 << 30  # of one result
 
 Functions = Mapping[str, Callable[..., Any]]
@@ -109,13 +111,17 @@ class WorkerProcess(contextlib.AbstractContextManager["WorkerProcess"]):
 
     def _start(self) -> None:
         self._drop()
+        reason = b""
         for _ in range(_STARTS):
             self._fork()
             with contextlib.suppress(EOFError, OSError, ItemTimeout):
-                if _receive(self._pipe.fileno(), _START) == b"ready":
+                if (reason := _receive(self._pipe.fileno(), _START)) == b"ready":
                     return
             self._drop()
-        raise DareError(f"a scoring process could not be started: {_STARTS} attempts, {_START:g} s at most for each")
+            if reason:
+                break
+        why = reason.decode("utf-8", "replace") or f"{_STARTS} attempts, {_START:g} s at most for each"
+        raise DareError(f"a scoring process could not be started: {why}")
 
     def _fork(self) -> None:
         self._pipe, child_end = Pipe()
@@ -148,6 +154,20 @@ class WorkerProcess(contextlib.AbstractContextManager["WorkerProcess"]):
                 code = 128 - code if code < 0 else code  # a sandbox reports a signal as a shell does
                 return signal.Signals(code - 128).name if code > 128 else f"exit status {code}"
         return "its end of the pipe is closed"
+
+
+@functools.cache
+def why_not_enclosed() -> str | None:
+    """The reason why a worker cannot be in a sandbox on this machine, in one line; None if it can. Tried once."""
+    if sys.platform != "linux":
+        return f"it needs Linux, this is {sys.platform}"
+    try:
+        with WorkerProcess(
+            {"sees": lambda: any(map(os.path.exists, _HIDDEN))}, _START, sandbox=SandboxView()
+        ) as worker:
+            return "files of the machine are visible" if worker.call("sees") else None
+    except (DareError, OSError) as error:
+        return str(error)
 
 
 def _receive(descriptor: int, seconds: float) -> bytes:
@@ -221,7 +241,11 @@ def _child(functions: Functions, pipe: Connection, enclosure: tuple[Tree, Mappin
         _detach(pipe.fileno())
         _limit_memory()
         if enclosure is not None:
-            enclose(*enclosure)
+            try:
+                enclose(*enclosure)
+            except BaseException as error:
+                _send(pipe.fileno(), f"{type(error).__name__}: {error}".encode("utf-8", "replace"))
+                raise
         parent = os.getppid()
         _send(pipe.fileno(), b"ready")
         while True:

@@ -84,20 +84,17 @@ class _Task:
             for part in self._parts
         ]
         joined = [(line, values) for line, values in self._values(metric, filter_name) if values]
-        pairs = list(zip(reported, by_part, strict=True)) if joined else []
-        if pairs and all(_is_mean(score, values) for score, values in pairs):
+        if joined and all(map(_is_mean, reported, by_part)):
             for line, values in joined:
                 line[metric] = _mean_of_numbers(values)
             self._report(metric, filter_name, [line[metric] for line, _ in joined if line[metric] is not None])
             return True
-        if pairs and all(_is_ratio(score, values) for score, values in pairs):
-            for line, values in joined:
-                line[metric] = _elementwise_mean(values)
-            score: float | None = statistics.fmean(value for line, _ in joined for value in line[metric])
-        else:
-            for line, values in joined:
-                line[metric] = statistics.fmean(values) if all(map(_is_number, values)) else values
-            score = _mean_of_numbers(reported)
+        ratio = joined and all(map(_is_ratio, reported, by_part))
+        for line, values in joined:
+            numeric = all(map(_is_number, values))
+            line[metric] = statistics.fmean(values) if numeric else _elementwise_mean(values) if ratio else values
+        score = _mean_of_numbers(value for line, _ in joined for value in line[metric]) if ratio else None
+        score = _mean_of_numbers(reported) if score is None else score
         self.row[f"{metric},{filter_name}"] = reported[0] if score is None else score
         self.row[f"{metric}_stderr,{filter_name}"] = "N/A"
         return False

@@ -112,12 +112,13 @@ class Peer:
     def ask(self, *request: Any) -> Any:
         """Execute a request in the other process; returns its result, or raises its exception."""
         with self._turn:
-            known, text = self._request(request)
+            writer = Writer((), self._export)
+            text = dumps(["?", writer.item(request), writer.nodes])
             try:
                 self._send(text)
                 while (message := self._receive())[0] == "?":
                     self._answer(*message[1:])
-                outcome, value = self._understood(known, *message)
+                outcome, value = self._understood(writer.values, *message)
             except Closed as error:
                 self._lost(error)
             except BaseException as error:  # whatever a forged message leads to
@@ -125,14 +126,6 @@ class Peer:
         if outcome == "=":
             return value
         raise value
-
-    def _request(self, request: tuple[Any, ...]) -> tuple[list[Any], str]:
-        writer = Writer((), self._export)
-        try:
-            return writer.values, dumps(["?", writer.item(request), writer.nodes])
-        except ValueError:
-            writer = Writer((), self._export, large=True)
-            return writer.values, dumps(["?", writer.item(request), writer.nodes])
 
     def _understood(
         self, known: list[Any], outcome: str, item: Any, nodes: list[Any], changes: list[Any]
@@ -168,19 +161,13 @@ class Peer:
         self._send(self._reply(outcome, value, reader.values, nodes))
 
     def _reply(self, outcome: str, value: Any, known: list[Any], nodes: list[Any]) -> str:
-        large = False
-        while True:
-            writer = Writer(known, self._export, large)
-            try:
-                item = writer.item(value)
-                return dumps([outcome, item, writer.nodes, writer.changes(nodes)])
-            except BaseException as error:
-                if large and outcome == "!":
-                    raise
-                if type(error) is ValueError and not large:
-                    large = True
-                else:
-                    outcome, value, large = "!", error, True
+        writer = Writer(known, self._export)
+        try:
+            return dumps([outcome, writer.item(value), writer.nodes, writer.changes(nodes)])
+        except BaseException as error:  # what cannot be written, a value or the content of an argument
+            if outcome == "!":
+                raise
+            return self._reply("!", error, known, nodes)
 
     def exported(self, value: Any) -> bool:
         """Does the other process have a stand-in for the value?"""

@@ -154,7 +154,6 @@ def _match(pattern: Any, flags: int, text: Any, start: int, end: int) -> Any:
 # Values that are not simply a type and its arguments.
 _MAKERS: dict[str, Callable[..., Any]] = {
     "object": lambda reader, side, number: reader.resolve(side, number),
-    "int": lambda _, digits: int(digits, 16),
     "bytes": lambda _, digits: bytes.fromhex(digits),
     "ellipsis": lambda _: ...,
     "namedtuple": Reader.namedtuple,

@@ -118,18 +118,26 @@ def describe(error: BaseException) -> str:
     return text[:MESSAGE_LENGTH].removesuffix(": ") + place
 
 
-def dumps(value: Any) -> str:
-    """JSON. Raises ValueError for an integer of more digits than Python reads."""
+def _with_long_integers(function: Callable[[Any], Any], argument: Any) -> Any:
+    """The result of a function that converts integers of any number of digits."""
     limit = sys.get_int_max_str_digits()
-    sys.set_int_max_str_digits(sys.int_info.default_max_str_digits)
+    sys.set_int_max_str_digits(0)
     try:
-        return json.dumps(value, check_circular=False, separators=(",", ":"))
+        return function(argument)
     finally:
         sys.set_int_max_str_digits(limit)
 
 
+_encode = json.JSONEncoder(check_circular=False, separators=(",", ":")).encode
+
+
+def dumps(value: Any) -> str:
+    text: str = _with_long_integers(_encode, value)
+    return text
+
+
 def loads(text: str) -> Any:
     try:
-        return json.loads(text)
+        return _with_long_integers(json.loads, text)
     except (ValueError, RecursionError) as error:
         raise Unreadable(f"no JSON: {error}") from None

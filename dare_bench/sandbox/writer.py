@@ -31,10 +31,10 @@ _MANY_ROWS = 1000
 
 class Writer:
     """Turns values into items and nodes. ``known``: objects that the reader already has as the first nodes;
-    ``export`` makes the node of an object that stays here. ``large``: write integers so that any size can be read."""
+    ``export`` makes the node of an object that stays here."""
 
-    def __init__(self, known: Iterable[Any], export: Callable[[Any], list[Any]], large: bool = False) -> None:
-        self.values, self._export, self._large = list(known), export, large
+    def __init__(self, known: Iterable[Any], export: Callable[[Any], list[Any]]) -> None:
+        self.values, self._export = list(known), export
         self.nodes: list[Any] = []
         self._start = len(self.values)
         self._place = {id(value): n for n, value in enumerate(self.values)}
@@ -42,7 +42,7 @@ class Writer:
     def item(self, value: Any) -> Any:
         kind = type(value)
         if kind in (int, bool, type(None), float, str):
-            return value if kind is not int or not self._large else [self._add(value, ["int", hex(value)])]
+            return value
         if id(value) in self._place:
             return [self._place[id(value)]]
         name, base = base_of(value)
@@ -63,8 +63,6 @@ class Writer:
     def items(self, values: Iterable[Any]) -> list[Any]:
         """One or two fields: atoms stay as they are, and so do tuples of atoms, which are marked."""
         items = list(values)
-        if self._large:
-            return [[self.item(value) for value in items]]
         if ATOMS.issuperset(map(type, items)):
             return [items]
         if {tuple}.issuperset(map(type, items)):

@@ -1,4 +1,4 @@
-"""The first screens of six pages look as approved: at three widths, the middle one dark; at most 0.5% of the pixels differ.
+"""The first screens of six pages look as approved: at three widths, the middle one dark; at most 0.5% of pixels differ.
 
 After a change that is wanted, `make approve` writes the pictures again; look at them before they are committed. They
 hold for the browser and the fonts with which they were taken (pictures/about.json): with others the test skips.

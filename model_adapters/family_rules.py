@@ -103,7 +103,7 @@ class FamilyRules(ABC):
     chat_template: str | None = None
     has_cfg_likelihood: bool = False
     predicts: Literal["same", "next"] = "same"
-    """Does the state at a position predict its own token or the next one?"""
+    """Does the state at a position predict its own token or the next one? (:meth:`predicts_of` may know more.)"""
     blocks_from: Literal["start", "answer"] = "start"
     """Are the blocks of decoding counted from the first token, or from the end of the prompt?"""
     whole_blocks: bool = True
@@ -148,6 +148,10 @@ class FamilyRules(ABC):
             pad=pad,
             edit=tuple(token for name in EDIT_IDS if (token := getattr(config, name, None)) is not None),
         )
+
+    def predicts_of(self, config: Any) -> Literal["same", "next"]:
+        """What the states of a checkpoint predict, where its config.json says so."""
+        return self.predicts
 
     def check_prompt(self, tokens: Sequence[int], config: Any) -> None:
         """Raise PromptError for token ids that the network cannot read."""
@@ -233,10 +237,9 @@ class FamilyRules(ABC):
 
     def greedy_sampler(self, n: int, spec: ModelSpec, cfg_scale: float = 0.0) -> Sampler:
         """The sampler behind ``is_greedy``, for n tokens: the most confident one at a time, on the family's grid."""
+        shifted = spec.predicts == "next"
         if spec.block_length is None:
-            attention = AttentionPolicy(predicts_next=self.predicts == "next", cfg_scale=cfg_scale)
-            return Sampler(n, n, Quota(), attention=attention)
-        shifted = self.predicts == "next"
+            return Sampler(n, n, Quota(), attention=AttentionPolicy(predicts_next=shifted, cfg_scale=cfg_scale))
         attention = AttentionPolicy(causal=True, predicts_next=shifted, cache=CACHES["exact"], cfg_scale=cfg_scale)
         strategy = FirstToken(inner=BlockQuota()) if shifted else BlockQuota()
         return Sampler(n, spec.block_length, strategy, attention=attention)

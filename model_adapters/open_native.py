@@ -148,7 +148,7 @@ def _spec(family: FamilyRules, network: DiffusionNetwork, ids: SpecialIds, path:
         blocks_from=family.blocks_from,
         whole_blocks=family.whole_blocks,
         causal_prefix=arch.causal_prefix,
-        predicts=family.predicts,
+        predicts=family.predicts_of(config),
         noise=family.noise,
         dtype=str(config.dtype).removeprefix("torch."),
         attention_backend=network.attention.name,

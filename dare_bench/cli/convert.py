@@ -19,6 +19,9 @@ def convert(
     checkpoint: Annotated[str, typer.Argument(help="A folder or a hub id.")],
     to: Annotated[str, typer.Option("--to", help="What to make of it: a2d (of Qwen2, Qwen3 or Llama).")],
     output: Annotated[str, typer.Option("--output", "-o", help="A new folder.")],
+    shift: Annotated[
+        bool, typer.Option("--shift", help="A state goes on predicting the next token, not its own.")
+    ] = False,
 ) -> None:
     """Make a diffusion model of an autoregressive checkpoint, for training.
 
@@ -33,7 +36,7 @@ def convert(
     if existing(output) is not None:
         raise SaveError(f"{output} exists; give a new folder")
     _check_class(checkpoint, targets[to])
-    mask = targets[to].load().convert(locate(checkpoint), Path(output))
+    mask = targets[to].load().convert(locate(checkpoint), Path(output), shift=shift)
     echo_error(
         f"the mask token is id {mask}; train it before use: dare-bench train sft --model {output} "
         "--family a2d_mdlm (or a2d_bd3lm) --data FILE"

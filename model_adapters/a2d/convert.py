@@ -28,11 +28,13 @@ ROWS = ("model.embed_tokens.weight", "lm_head.weight")
 """The tensors with a row for each token."""
 
 
-def convert(source: Path, target: Path) -> int:
+def convert(source: Path, target: Path, *, shift: bool = False) -> int:
     """Write the A2D checkpoint of a folder to ``target``, a new folder; returns the mask id.
 
     Args:
         source: of a class that the registration names (``converts_from``).
+        shift: a state goes on predicting the next token; config.json says so (``right_shift_logits``), and training,
+            likelihoods and decoding read it.
 
     Raises:
         CheckpointError: no tokenizer.json, quantized or damaged weights, or a diffusion model already.
@@ -56,7 +58,8 @@ def convert(source: Path, target: Path) -> int:
             for file in source.glob(pattern):
                 if file.name not in ("config.json", INDEX, ADAPTER, *TRAINING) and file.suffix != ".py":
                     shutil.copyfile(file, beside / file.name)
-        _write_json(beside / "config.json", {**published, "vocab_size": rows})
+        shifted = {"right_shift_logits": True} if shift else {}
+        _write_json(beside / "config.json", {**published, "vocab_size": rows, **shifted})
         _name_mask(beside, tokenizer, mask)
         beside.rename(target)
     except (OSError, SafetensorError) as error:

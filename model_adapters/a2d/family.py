@@ -36,7 +36,7 @@ class A2DDecoding(SamplerFields):
     """What both samplers have. ``steps`` equals ``gen_length`` unless given; neither steps nor blocks have to divide.
 
     ``max_length``: tokens of prompt and answer, instead of ``gen_length``. ``right_shift_logits``: a state predicts the
-    next token.
+    next token; unless given, what the checkpoint's config.json says, by which it is trained and scored, too.
     """
 
     own_strategy: ClassVar[frozenset[str]] = frozenset({"steps", "remasking"})
@@ -127,6 +127,12 @@ class A2D(Family):
     def network_of(self, raw: dict[str, Any]) -> type[DiffusionNetwork]:
         return network_of(raw.get("model_type"), self.block_length)
 
+    def predicts_of(self, config: Any) -> Literal["same", "next"]:
+        return "next" if config.right_shift_logits else "same"
+
+    def defaults(self, spec: ModelSpec) -> dict[str, Any]:
+        return {**super().defaults(spec), "right_shift_logits": spec.predicts == "next"}
+
     def special_ids(self, config: Any, tokenizer: Any | None, generation: Mapping[str, Any]) -> SpecialIds:
         """As dLLM's loader finds them: it adds a mask token that the tokenizer lacks at the first free id, ends at the
         tokenizer's EOS and at the end of a turn, and pads with EOS if nothing else is named."""
@@ -181,11 +187,11 @@ class A2DMDLM(A2D):
     has_cfg_likelihood = True
 
     @staticmethod
-    def convert(source: Path, target: Path) -> int:
+    def convert(source: Path, target: Path, *, shift: bool = False) -> int:
         """Make an A2D checkpoint of an autoregressive one (see ``convert.py``)."""
         from dare_bench.model_adapters.a2d.convert import convert
 
-        return convert(source, target)
+        return convert(source, target, shift=shift)
 
     def sampler(self, decoding: MDLMDecoding, spec: ModelSpec) -> Sampler:
         d, strategy = decoding, self.strategy(decoding)

@@ -33,6 +33,8 @@ class A2DConfig(StandardConfig):
     max_position_embeddings: Count = 40960
     rope_theta: Positive = 1000000.0
     tie_word_embeddings: bool = True
+    right_shift_logits: bool = False
+    """Does a state predict the next token, as in the autoregressive model? Published checkpoints do not say it."""
 
 
 class A2DQwen2Config(A2DConfig):

@@ -184,6 +184,28 @@ def test_the_network_is_the_same_and_its_tokenizer_has_a_mask(
         assert family_of(out).name == "a2d_mdlm"
 
 
+def test_with_shift_the_causal_half_is_the_model_that_it_was(
+    qwen: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Blocks of one token are causal attention: answers and log-likelihoods are those of the source."""
+    out, prompt, target = tmp_path / "out", [5, 80, 200, 7], [9, 33, 120]
+    assert run(capsys, str(qwen), "--to", "a2d", "--shift", "-o", str(out))[0] == 0
+    before = dare_bench.load(qwen, device="cpu", family="causal")
+    after = dare_bench.load(out, device="cpu", family="a2d_bd3lm")
+    assert after.spec.predicts == "next" and after.loaded.resolve({}).right_shift_logits is True
+    kept = {"gen_length": 6, "text_after_eos": "keep"}
+    assert after.generate([prompt], block_length=1, **kept)[0].tokens == before.generate([prompt], **kept)[0].tokens
+    (wanted,) = before.loglikelihood([(prompt, target)])
+    (got,) = after.loglikelihood([(prompt, target)], block_length=1)
+    assert got.value == pytest.approx(wanted.value, abs=1e-4) and got.is_greedy == wanted.is_greedy
+    after.save(tmp_path / "saved")
+    saved = dare_bench.load(tmp_path / "saved", device="cpu")
+    assert (saved.spec.family, saved.spec.predicts) == ("a2d_bd3lm", "next")
+    masked = dare_bench.load(out, device="cpu", family="a2d_mdlm")
+    given = masked.loaded.resolve({}), masked.loaded.resolve({"right_shift_logits": False})
+    assert [decoding.right_shift_logits for decoding in given] == [True, False]
+
+
 @pytest.mark.parametrize("parts", [1, 3])
 @pytest.mark.parametrize("tied", [True, False])
 def test_without_a_row_for_the_mask_the_mean_of_all_is_added(

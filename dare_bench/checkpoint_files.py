@@ -8,7 +8,7 @@ from inspect import signature
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from dare_bench.errors import CheckpointError
+from dare_bench.errors import CheckpointError, brief
 from dare_bench.reading import json_object, open_regular, read_json
 
 ADAPTER = "adapter_config.json"
@@ -96,9 +96,20 @@ def _check_counts(file: Path, value: Any, name: str = "") -> None:
         raise CheckpointError(f"{file} has {name}={value}; it must be at most {MAX_COUNT:,}")
 
 
+def unknown_to_transformers(config: dict[str, Any]) -> str | None:
+    """What transformers lacks of a config.json, its model_type or its class, found without importing torch."""
+    import transformers
+    from transformers.models.auto.auto_mappings import CONFIG_MAPPING_NAMES
+
+    kind, name = config.get("model_type"), (config.get("architectures") or [None])[0]
+    if kind not in CONFIG_MAPPING_NAMES and kind != "gpt-sw3":
+        return f"transformers has no model_type {brief(kind)}"
+    return None if name in dir(transformers) else f"transformers has no class {brief(name)}"
+
+
 def diffusion_sign(path: Path, config: dict[str, Any]) -> str | None:
-    """What suggests that a checkpoint is not autoregressive, whatever its architecture is called: a mask token, code of
-    the checkpoint's own, a name of A2D, or a class that transformers does not have.
+    """What suggests that a checkpoint is not autoregressive, though transformers knows its class: a mask token, or code
+    of the checkpoint's own.
 
     Raises:
         CheckpointError: a file of the tokenizer is damaged.
@@ -109,10 +120,6 @@ def diffusion_sign(path: Path, config: dict[str, Any]) -> str | None:
     for file, values in (("config.json", config), ("tokenizer_config.json", settings)):
         if values.get("auto_map"):
             return f"{file} names the checkpoint's own code (auto_map)"
-    if str(config.get("model_type")).lower().startswith("a2d-"):
-        return "its model_type is that of an A2D model"
-    if (name := (config.get("architectures") or [None])[0]) not in _classes_of_transformers():
-        return f"transformers has no class {str(name)[:80]!r}"
     named = settings | _read_if_there(path / "special_tokens_map.json")
     added = _added_texts(path, settings, named)
     masks = {text for text in added if _MASK.fullmatch(text)} if "[gMASK]" not in added else set()  # GLM has both
@@ -140,13 +147,6 @@ def _bracketed(model: Any) -> set[str]:
         vocabulary = [entry[0] for entry in vocabulary if isinstance(entry, list) and entry]
     texts = vocabulary if isinstance(vocabulary, dict | list) else ()
     return {text for text in texts if isinstance(text, str) and _BRACKETED.fullmatch(text)}
-
-
-def _classes_of_transformers() -> list[str]:
-    """The names of transformers' classes, without importing them (and torch)."""
-    import transformers
-
-    return dir(transformers)
 
 
 def _content(token: Any) -> str | None:

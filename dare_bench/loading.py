@@ -11,7 +11,14 @@ from typing import TYPE_CHECKING, Any, Unpack
 from pydantic import ValidationError
 
 from dare_bench import hub
-from dare_bench.checkpoint_files import ADAPTER, FAMILY, diffusion_sign, read_config, refuse_gguf
+from dare_bench.checkpoint_files import (
+    ADAPTER,
+    FAMILY,
+    diffusion_sign,
+    read_config,
+    refuse_gguf,
+    unknown_to_transformers,
+)
 from dare_bench.config import one_line
 from dare_bench.errors import (
     CheckpointError,
@@ -248,25 +255,35 @@ def family_of(path: Path, family: str | None = None) -> Registration:
     if sharing := [entry for entry in entries if list(seen) in entry.about.get("shares", [])]:
         return _named(path, model, sharing)
     _refuse_known(model, {*map(str, seen), *_own_classes(config)}, entries)
-    for entry in entries:
-        if str(seen[1]).endswith(tuple(entry.about.get("endings", ()))):
-            if (sign := diffusion_sign(path, config)) is None:
-                return entry
-            able = ", ".join(other.name for other in entries if _has_network(other, seen))
-            others = ", ".join(other.name for other in entries if other is not entry)
-            names = f"{able} (which have its network)" if able else others
-            raise CheckpointError(
-                f"{model}, but {sign}, so it seems to be a diffusion model of an unknown family; give --family NAME, "
-                f"in Python family=, one of {names}, or {entry.name} if it is autoregressive all the same"
-            )
-    names = ", ".join(entry.name for entry in entries)
-    raise CheckpointError(f"{model} is of an unknown family; give --family NAME, in Python family=, one of {names}")
+    return _autoregressive(path, model, config, seen, entries)
 
 
-def _has_network(entry: Registration, seen: tuple[Any, Any]) -> bool:
-    """Has a family the network of this model_type or this architecture?"""
-    shared = [name for pair in entry.about.get("shares", ()) for name in pair]
-    return seen[1] in entry.about.get("reads", ()) or seen[0] in shared or seen[1] in shared
+def _autoregressive(
+    path: Path, model: str, config: dict[str, Any], seen: tuple[Any, Any], entries: Sequence[Registration]
+) -> Registration:
+    """The family of transformers' own classes; raises CheckpointError for a class that it does not have, and for what
+    may be a diffusion model, with the families to choose from."""
+    others = [entry for entry in entries if "endings" not in entry.about]
+    own = next((entry for entry in entries if str(seen[1]).endswith(tuple(entry.about.get("endings", ())))), None)
+    lacks = unknown_to_transformers(config)
+    sign = None if own is None or lacks else diffusion_sign(path, config)
+    if own is not None and not lacks and sign is None:
+        return own
+    able = [entry for entry in others if _shares(entry, seen)]
+    able = able or [entry for entry in others if seen[1] in entry.about.get("reads", ())]
+    names = ", ".join(entry.name for entry in able or others) + (" (which have its network)" if able else "")
+    asked = f"give --family NAME, in Python family=, one of {names}"
+    if own is None or lacks:
+        raise CheckpointError(f"{model} is of an unknown family{f' ({lacks})' if lacks else ''}; {asked}")
+    raise CheckpointError(
+        f"{model}, but {sign}, so it seems to be a diffusion model of an unknown family; {asked}, or {own.name} if it "
+        "is autoregressive all the same"
+    )
+
+
+def _shares(entry: Registration, seen: tuple[Any, Any]) -> bool:
+    """Is this model_type or this class one that the family shares with others?"""
+    return any(seen[0] == kind or seen[1] == name for kind, name in entry.about.get("shares", ()))
 
 
 def _own_classes(config: Mapping[str, Any]) -> list[str]:

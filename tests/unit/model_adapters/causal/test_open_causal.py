@@ -19,6 +19,7 @@ from require import need_package
 from safetensors.torch import load_file, save_file
 
 from dare_bench import load
+from dare_bench.checkpoint_files import unknown_to_transformers
 from dare_bench.cli.doctor import placement
 from dare_bench.errors import CheckpointError, DecodingError, UsageError
 from dare_bench.loading import family_of
@@ -131,12 +132,19 @@ def _pickle(folder: Path) -> None:
     (folder / "model.safetensors").rename(folder / "pytorch_model.bin")
 
 
-A2D = r"--family NAME, in Python family=, one of a2d_bd3lm, a2d_mdlm.* \(which have its network\), or causal if"
+A2D = r"--family NAME, in Python family=, one of a2d_bd3lm, a2d_mdlm \(which have its network\)$"
 REFUSED: dict[str, tuple[Change, str]] = {
-    "a model_type of its own code": (config(model_type="mine"), "is never run"),
+    "a model_type of its own code": (
+        config(model_type="mine"),
+        r"unknown family \(transformers has no model_type 'mine'\); give --family NAME, .* one of illada \(which have",
+    ),
     "a class of its own code": (
         config(model_type="foo", architectures=["FooForCausalLM"]),
-        "no class 'FooForCausalLM', so .* --family NAME, .* one of a2d_bd3lm, .*, stable_diffcoder, or causal if",
+        r"no model_type 'foo'\); give --family NAME, .* one of a2d_bd3lm, .*, stable_diffcoder$",
+    ),
+    "a class of its own code for a known type": (
+        config(architectures=["FooForCausalLM"]),
+        r"no class 'FooForCausalLM'\); give --family NAME, .* one of a2d_bd3lm, .*, stable_diffcoder$",
     ),
     "not a causal model": (config(model_type="t5", architectures=["T5ForConditionalGeneration"]), "no causal language"),
     "another class": (config(architectures=["MistralForCausalLM"]), "for model_type='llama' is LlamaForCausalLM"),
@@ -151,7 +159,10 @@ REFUSED: dict[str, tuple[Change, str]] = {
     "a tokenizer of its own": (tokenizer(auto_map={"AutoTokenizer": ["m.T", None]}), "tokenizer_config.json names the"),
     "A2D's model_type": (config(model_type="a2d-qwen3", architectures=["Qwen3ForCausalLM"]), A2D),
     "A2D's class": (config(model_type="qwen3", architectures=["A2DQwen3LMHeadModel"]), A2D),
-    "A2D's prefix": (config(model_type="a2d-gpt2", architectures=["GPT2LMHeadModel"]), "of an A2D.*one of a2d_bd3lm, "),
+    "A2D's prefix": (
+        config(model_type="a2d-gpt2", architectures=["GPT2LMHeadModel"]),
+        "no model_type 'a2d-gpt2'.*one of a2d_bd3lm, ",
+    ),
     "a network of another's": (config(model_type="a2d-llama", architectures=["A2DLlamaLMHeadModel"]), "or --family"),
     "no config of its kind": (config(hidden_size="wide"), "is not a llama config"),
     "more layers than weights": (config(num_hidden_layers=10**5), "describes 100000 layers"),

@@ -286,6 +286,15 @@ def test_masks_that_come_with_a_class_of_tokenizers_mean_nothing(llama: Path, na
         family_of(llama)
 
 
+def test_every_model_type_of_transformers_is_known_without_torch() -> None:
+    from transformers import CONFIG_MAPPING
+    from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_NAMES as CAUSAL
+
+    kinds = [kind for kind in CONFIG_MAPPING if kind in CAUSAL]
+    lacking = [k for k in kinds if unknown_to_transformers({"model_type": k, "architectures": ["LlamaForCausalLM"]})]
+    assert len(kinds) > 100 and not lacking
+
+
 def test_glm_has_masks_and_is_autoregressive(llama: Path) -> None:
     tokenizer(extra_special_tokens=["[MASK]", "[gMASK]", "[sMASK]"])(llama)
     assert family_of(llama).name == "causal"

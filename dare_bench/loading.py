@@ -43,6 +43,8 @@ log = logging.getLogger("dare_bench")
 
 FILES = ["*.safetensors", "*.json", "*.jinja", "*.model", "*.txt"]
 """Files fetched from a hub: weights, configuration, tokenizer; never Python code or pickles."""
+UNWEIGHTED = [pattern for pattern in FILES if "safetensors" not in pattern]
+"""Those without the weights."""
 SMALL = ["config.json", "tokenizer_config.json", "special_tokens_map.json", "added_tokens.json"]
 """Files that name the family of a checkpoint."""
 COPIES = ["consolidated*", "original/*", "onnx/*"]
@@ -88,9 +90,9 @@ def locate(checkpoint: str | Path) -> Path:
     )
 
 
-def locate_config(checkpoint: str) -> Path:
-    """As :func:`locate`, but from the hub only :data:`SMALL` is fetched."""
-    return here(checkpoint) or _from_hub(checkpoint, SMALL)
+def locate_config(checkpoint: str, files: Sequence[str] = SMALL) -> Path:
+    """As :func:`locate`, but from the hub only ``files`` are fetched."""
+    return here(checkpoint) or _from_hub(checkpoint, files)
 
 
 def is_hub_id(name: str) -> bool:
@@ -225,15 +227,20 @@ def _on_server(name: str, engine: str, url: str, args: Mapping[str, Any]) -> Mod
     tokenizer = args.get("tokenizer")
     folder = None
     if tokenizer is not None:
-        folder = here(str(tokenizer)) or _from_hub(str(tokenizer), [file for file in FILES if "safe" not in file])
+        folder = here(str(tokenizer)) or _from_hub(str(tokenizer), UNWEIGHTED)
     loaded = registry().get("engine", engine).load().open(name, url=url, settings=args, tokenizer=folder)
     settings = {"engine": engine, "engine_url": url, "engine_args": dict(args)}
     return Model(loaded, name=name, path=None, checkpoint=name, load_settings=settings, files=[])
 
 
 def family_of(path: Path, family: str | None = None) -> Registration:
-    """The family's registry entry: ``family``, what the checkpoint was trained or saved as, that of config.json's
-    (model_type, architectures[0]), or else of the end of the architecture's name.
+    """The family's registry entry (see :func:`family_and_reason`)."""
+    return family_and_reason(path, family)[0]
+
+
+def family_and_reason(path: Path, family: str | None = None) -> tuple[Registration, str]:
+    """The family's registry entry, and what tells it: ``family``, what the checkpoint was trained or saved as, that of
+    config.json's (model_type, architectures[0]), or else of the end of the architecture's name.
 
     Raises:
         CheckpointError: no config, an unknown family, or a known one that does not open, an autoregressive name with
@@ -241,21 +248,23 @@ def family_of(path: Path, family: str | None = None) -> Registration:
             which.
     """
     if family is not None:
-        return registry().get("family", family)
+        return registry().get("family", family), "as given"
     config = read_config(path)
     seen = (config.get("model_type"), (config.get("architectures") or [None])[0])
     entries = registry().entries("family")
     trained_as = ((lineage.read(path) or {}).get("settings") or {}).get("family")
     if (recorded := trained_as or config.get(FAMILY)) is not None:
-        return registry().get("family", str(recorded))
+        file = lineage.FILE if trained_as else f"{FAMILY} in config.json"
+        return registry().get("family", str(recorded)), f"as it was trained or saved ({file})"
+    pair = f"model_type={seen[0]!r}, architecture={seen[1]!r}"
     for entry in entries:
         if seen in map(tuple, entry.about.get("matches", [])):
-            return entry
-    model = f"{path}: model_type={seen[0]!r}, architecture={seen[1]!r}"
+            return entry, f"by config.json ({pair})"
+    model = f"{path}: {pair}"
     if sharing := [entry for entry in entries if list(seen) in entry.about.get("shares", [])]:
-        return _named(path, model, sharing)
+        return _named(path, model, sharing), f"by the name of the checkpoint, as several families have its {pair}"
     _refuse_known(model, {*map(str, seen), *_own_classes(config)}, entries)
-    return _autoregressive(path, model, config, seen, entries)
+    return _autoregressive(path, model, config, seen, entries), f"a class of transformers ({pair}), and no mask token"
 
 
 def _autoregressive(

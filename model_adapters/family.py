@@ -13,7 +13,7 @@ from dare_bench.model_adapters.backbone import Arch, DiffusionNetwork
 from dare_bench.model_adapters.backbone.attention import BACKENDS
 from dare_bench.model_adapters.backbone.network import shapes_of
 from dare_bench.model_adapters.family_rules import FamilyRules, SamplerFields, SpecialIds
-from dare_bench.model_adapters.open_native import described, open_native, planned
+from dare_bench.model_adapters.open_native import described, facts, open_native, planned
 from dare_bench.protocols import AdapterSettings
 from dare_bench.types import OpeningSettings
 
@@ -26,6 +26,10 @@ class Family(FamilyRules):
     def open(self, path: Path, settings: OpeningSettings, *, weights: bool = True) -> Any:
         """Open a folder in this family's published layout (see ``open_native.open_native``)."""
         return open_native(self, path, settings, weights=weights)
+
+    def facts(self, path: Path) -> Iterator[tuple[str, str]]:
+        """Its mask id and what names it, and its sampler (see ``open_native.facts``)."""
+        return facts(self, path)
 
     def described(self, raw: dict[str, Any]) -> Any:
         """A network without weights by its config.json alone (see ``open_native.described``)."""

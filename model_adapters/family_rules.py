@@ -39,6 +39,8 @@ class SpecialIds:
     """The tokens that delete a token and insert a mask before it, where the checkpoint has them."""
     bos: int | None = None
     """What stands in the place of an empty prompt, where the published sampler needs a token there."""
+    mask_from: str = "no file"
+    """What names the mask id."""
     end_think: tuple[int, ...] = ()
     """Of the text that ends thoughts, where the sampler makes it likelier (iLLaDA)."""
 
@@ -91,6 +93,8 @@ class SamplerFields(Decoding):
         return {name: value for name, value in values.items() if name not in dropped}
 
 
+PUBLISHED = "the published code of the family"
+"""What names the mask id of families whose files do not."""
 EDIT_IDS = ("delete_token_id", "split_token_id")
 
 
@@ -129,25 +133,38 @@ class FamilyRules(ABC):
     """Settings of the method ``sft`` with which the authors fine-tune, where they differ from the defaults."""
     mask_texts: tuple[str, ...] = ()
     """The texts of the mask token in published tokenizers."""
+    published_mask: int | None = None
+    """The mask id of published checkpoints whose files do not name it."""
     eot_text: str | None = None
     eos_from_generation: bool = False
     """generation_config.json names the stop ids, config.json only one of them."""
 
     def special_ids(self, config: Any, tokenizer: Any | None, generation: Mapping[str, Any]) -> SpecialIds:
         """Special ids as config, generation config and tokenizer name them; never constants."""
-        mask = getattr(config, "mask_token_id", None)
-        texts = (special_from_tokenizer(tokenizer, text) for text in self.mask_texts)
+        mask, mask_from = self._mask(config, tokenizer)
         pad = getattr(config, "pad_token_id", None)
         places = [generation.get("eos_token_id"), getattr(config, "eos_token_id", None)]
         ids = [*(places if self.eos_from_generation else places[::-1]), getattr(tokenizer, "eos_token_id", None), pad]
         eos = next((value for value in ids if value is not None), ())
         return SpecialIds(
-            mask=next((token for token in texts if token is not None), None) if mask is None else mask,
+            mask=mask,
+            mask_from=mask_from,
             eos=tuple(eos) if isinstance(eos, list | tuple) else (eos,),
             eot=special_from_tokenizer(tokenizer, self.eot_text) if self.eot_text else None,
             pad=pad,
             edit=tuple(token for name in EDIT_IDS if (token := getattr(config, name, None)) is not None),
         )
+
+    def _mask(self, config: Any, tokenizer: Any | None) -> tuple[int | None, str]:
+        """The mask id, and what names it: config.json, the tokenizer, or the family's published code."""
+        if (mask := getattr(config, "mask_token_id", None)) is not None:
+            return mask, "mask_token_id in config.json"
+        for text in self.mask_texts:
+            if (token := special_from_tokenizer(tokenizer, text)) is not None:
+                return token, f"the tokenizer's token {text!r}"
+        if self.published_mask is None:
+            return None, "no file"
+        return self.published_mask, PUBLISHED
 
     def predicts_of(self, config: Any) -> Literal["same", "next"]:
         """What the states of a checkpoint predict, where its config.json says so."""

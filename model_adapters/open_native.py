@@ -25,14 +25,14 @@ from dare_bench.model_adapters.backbone.quantized import quantize as quantize_ma
 from dare_bench.model_adapters.checkpoint import check_files, compare, folder_shapes, read_object
 from dare_bench.model_adapters.configs import describing
 from dare_bench.model_adapters.encoding import open_tokenizer
-from dare_bench.model_adapters.family_rules import FamilyRules, SpecialIds
+from dare_bench.model_adapters.family_rules import PUBLISHED, FamilyRules, SpecialIds
 from dare_bench.model_adapters.frames import LAUNCH_BOUND, CudaGraphs, Frames, compiled
 from dare_bench.model_adapters.load_arguments import adapter_folder, check_ids, given_ids, pick_device, pick_dtype
 from dare_bench.model_adapters.native import NativeModel
 from dare_bench.model_adapters.placement import AUTO, main_device, memory_limits, place, plan
 from dare_bench.model_adapters.qwen_tokenizer import name_mask
 from dare_bench.model_adapters.weights import from_folder, is_unused
-from dare_bench.types import ModelSpec, OpeningSettings
+from dare_bench.types import Decoding, ModelSpec, OpeningSettings
 
 log = logging.getLogger("dare_bench")
 WITHOUT_THOUGHTS = "{%- if enable_thinking is not defined %}{%- set enable_thinking = false %}{%- endif %}"
@@ -70,7 +70,16 @@ def open_native(family: FamilyRules, path: Path, settings: OpeningSettings, *, w
         from_folder(network, path, dict.fromkeys(network.state_dict(), device))
     loaded = (network if adapter is None else open_adapter(network, adapter)).eval()
     parameters += sum(weight.numel() for name, weight in loaded.named_parameters() if "lora_" in name)
-    ids = family.special_ids(network.config, tokenizer, read_object(path / "generation_config.json"))
+    ids = _special_ids(family, network, tokenizer, path)
+    if ids.mask_from == PUBLISHED and "mask" not in given and tokenizer is not None:
+        log.warning(
+            "%s: its tokenizer has no mask token %s; mask id %d, as published, which is %r in it: check that its files "
+            "belong to this model, or give --model-args mask_id=N",
+            path,
+            family.mask_texts[0],
+            ids.mask,
+            tokenizer.convert_ids_to_tokens(ids.mask),
+        )
     spec = replace(
         _spec(family, network, replace(ids, **given), path),
         device=str(device),
@@ -89,6 +98,34 @@ def open_native(family: FamilyRules, path: Path, settings: OpeningSettings, *, w
         most_tokens = float("inf") if asked else LAUNCH_BOUND / parameters
         frames = Frames(network, compiled if settings.compile else None, capture, most_tokens)
     return NativeModel(family, loaded, tokenizer, spec, path, adapter, frames)
+
+
+def _special_ids(family: FamilyRules, network: DiffusionNetwork, tokenizer: Any | None, path: Path) -> SpecialIds:
+    """The special ids of a folder; raises CheckpointError, with its name."""
+    try:
+        return family.special_ids(network.config, tokenizer, read_object(path / "generation_config.json"))
+    except CheckpointError as error:
+        raise CheckpointError(f"{path}: {error}") from error
+
+
+def facts(family: FamilyRules, path: Path) -> Iterator[tuple[str, str]]:
+    """The mask id of a folder and what names it, and how it decodes by default, without its weights.
+
+    Raises:
+        CheckpointError: a config or tokenizer that does not open, or no mask id.
+    """
+    network = empty_network(family, path, read_config(path))
+    _prepare(family, network, OpeningSettings(device="cpu"), torch.device("cpu"), torch.bfloat16)
+    ids = _special_ids(family, network, open_tokenizer(path, network.arch.vocab), path)
+    spec = _spec(family, network, ids, path)
+    check_ids(spec, path)
+    random = "none: unknown tokens are random ones"
+    yield "mask", random if spec.mask_id is None else f"id {spec.mask_id}, by {ids.mask_from}"
+    decoding = family.resolve({}, spec)
+    sampler = family.sampler(decoding, spec)
+    given = decoding.model_dump(exclude_none=True, exclude={*Decoding.model_fields} - {"gen_length"})
+    fields = ", ".join(f"{name}={value}" for name, value in given.items() if isinstance(value, int | float | str))
+    yield "sampler", f"{sampler.strategy.name}, {spec.attention} attention, tier {family.tier(sampler)}; {fields}"
 
 
 def described(family: FamilyRules, raw: dict[str, Any]) -> NativeModel:

@@ -40,7 +40,9 @@ class Finding:
 
 
 def doctor(
-    model: Annotated[str | None, typer.Option(help="Checkpoint: show where --device auto puts its layers.")] = None,
+    model: Annotated[
+        str | None, typer.Option(help="Checkpoint: what it is, and where --device auto puts its layers.")
+    ] = None,
     family: Annotated[str | None, typer.Option(help="Its family, if config.json does not identify it.")] = None,
     dtype: Annotated[str | None, typer.Option(help="Its dtype: float32, bfloat16, ...")] = None,
     quantize: Annotated[str | None, typer.Option(help="Its matrices in int8 or int4.")] = None,
@@ -54,8 +56,9 @@ def doctor(
 
     Checks versions, GPU, extras, plugins, links, caches, sandbox and disk. Exit code 1 if something will not work.
 
-    With --model, print instead where the layers of a checkpoint would go with --device auto, without its weights, which
-    are not fetched from the hub. With --max-memory, the plan is for other devices than this machine's.
+    With --model, print instead the family of a checkpoint, its mask id and sampler, what tells them, and where its
+    layers would go with --device auto, all without its weights, which are not fetched from the hub. With --max-memory,
+    the plan is for other devices than this machine's.
 
     Example: dare-bench doctor --model inclusionAI/LLaDA2.0-flash --max-memory 0=126GB,1=126GB
     """
@@ -64,7 +67,7 @@ def doctor(
     )
     if model is None and any(settings.given().values()):
         raise UsageError("--family, --dtype, --quantize and --max-memory describe a checkpoint; give --model too")
-    checks = findings() if model is None else placement(model, settings)
+    checks = findings() if model is None else checkpoint(model, settings)
     results = echo_each(checks, lambda check: f"{check.level:<4}  {check.name}: {check.detail}", json=json)
     if any(finding.level == "bad" for finding in results):
         raise typer.Exit(1)
@@ -84,12 +87,18 @@ def findings() -> Iterator[Finding]:
     yield from accelerator()
 
 
-def placement(model: str, settings: OpeningSettings) -> Iterator[Finding]:
-    """Where the layers of a checkpoint would go with ``--device auto``; raises CheckpointError, UsageError."""
-    from dare_bench.loading import family_of, locate_config
+def checkpoint(model: str, settings: OpeningSettings) -> Iterator[Finding]:
+    """What a checkpoint is, how it decodes, and where its layers would go with ``--device auto``; raises
+    CheckpointError, UsageError."""
+    from dare_bench.loading import UNWEIGHTED, family_and_reason, locate_config
 
-    folder = locate_config(model)
-    opener = family_of(folder, settings.family).load()
+    folder = locate_config(model, UNWEIGHTED)
+    entry, reason = family_and_reason(folder, settings.family)
+    yield Finding("family", "ok", f"{entry.name}, {reason}")
+    opener = entry.load()
+    if hasattr(opener, "facts"):
+        for name, detail in opener.facts(folder):
+            yield Finding(name, "ok", detail)
     if not hasattr(opener, "planned"):
         raise UsageError(f"{model} is of the family {opener.name}, which --device auto does not divide; --device cuda")
     for name, detail in opener.planned(folder, settings):

@@ -6,6 +6,7 @@ Where the published sources disagree, README.md in this folder says which side i
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from math import ceil
 from pathlib import Path
 from typing import Any, ClassVar, Literal
@@ -141,12 +142,14 @@ class A2D(Family):
         own = getattr(tokenizer, "eos_token_id", None)
         ends = dict.fromkeys([*([own] if own is not None else ids.eos), *([eot] if eot is not None else [])])
         pad = getattr(tokenizer, "pad_token_id", None)
-        mask = _added_mask(tokenizer, config.vocab_size) if ids.mask is None and tokenizer is not None else ids.mask
+        if ids.mask is None and tokenizer is not None:
+            mask = _added_mask(tokenizer, config.vocab_size)
+            ids = replace(ids, mask=mask, mask_from=f"the first free id of the tokenizer, where {MASK} is added")
         first = next(iter(ends), None)
         pad = next((i for i in (pad, ids.pad, first) if i is not None), None)
         places = getattr(tokenizer, "bos_token_id", None), getattr(config, "bos_token_id", None), pad
         bos = next((i for i in places if i is not None), None)
-        return SpecialIds(mask=mask, eos=tuple(ends), eot=eot, pad=pad, bos=bos)
+        return replace(ids, eos=tuple(ends), eot=eot, pad=pad, bos=bos)
 
     def resolve(self, fields: Mapping[str, Any], spec: ModelSpec) -> Decoding:
         decoding = super().resolve(fields, spec)

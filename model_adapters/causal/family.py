@@ -22,9 +22,14 @@ class Causal:
         """Open a folder (see ``open_causal.open_causal``)."""
         return open_causal(path, settings)
 
+    def facts(self, path: Path) -> Iterator[tuple[str, str]]:
+        """How it decodes; raises CheckpointError for a folder that does not open."""
+        _, network = network_of(path, read_config(path))
+        yield "mask", "none: an autoregressive model"
+        yield "sampler", f"generate of transformers' {network.__name__}, from left to right"
+
     def planned(self, path: Path, settings: OpeningSettings) -> Iterator[tuple[str, str]]:
-        """Where its layers go: they are not divided; raises CheckpointError for a folder that does not open."""
-        network_of(path, read_config(path))
+        """Where its layers go: they are not divided."""
         yield "layers", "an autoregressive model is opened whole on the device of --device; auto does not divide it"
 
     def resolve(self, fields: Mapping[str, Any], spec: ModelSpec) -> Decoding:

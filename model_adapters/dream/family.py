@@ -5,15 +5,18 @@ Where the published sources disagree, README.md in this folder says which side i
 
 from __future__ import annotations
 
-from typing import Literal
+from collections.abc import Mapping
+from typing import Any, Literal
 
 from pydantic import Field, model_validator
 
+from dare_bench.errors import CheckpointError
 from dare_bench.model_adapters.chatml import CHAT_TEMPLATE
 from dare_bench.model_adapters.dream.carry import Carry
 from dare_bench.model_adapters.dream.estimators import DreamEstimator
 from dare_bench.model_adapters.dream.network import DreamModel
-from dare_bench.model_adapters.family import Family, SamplerFields
+from dare_bench.model_adapters.family import Family, SamplerFields, SpecialIds
+from dare_bench.model_adapters.family_rules import special_from_tokenizer
 from dare_bench.model_adapters.fields import Count, NaturalNumber, Probability, TopP, divides, divisors, steps_fit
 from dare_bench.model_adapters.replay.published import PublishedTies
 from dare_bench.model_adapters.sampling.attention import AttentionPolicy
@@ -28,6 +31,8 @@ from dare_bench.model_adapters.sampling.strategies.wrapped import FirstToken
 from dare_bench.model_adapters.sampling.tokens import TokenPolicy
 from dare_bench.types import ModelSpec
 
+EXPAND = "<|expand|>"
+"""DreamOn's token that becomes two masks."""
 BLOCK_LENGTH = 32
 THRESHOLD = 0.9
 RANKED_BY: dict[str, RankBy] = {"maskgit_plus": "confidence", "topk_margin": "margin", "entropy": "entropy"}
@@ -101,6 +106,15 @@ class Dream(Family):
     chat_template = CHAT_TEMPLATE
     predicts = "next"
     mask_texts = ("<|mask|>",)
+
+    def special_ids(self, config: Any, tokenizer: Any | None, generation: Mapping[str, Any]) -> SpecialIds:
+        if special_from_tokenizer(tokenizer, EXPAND) is not None:
+            raise CheckpointError(
+                f"a DreamOn checkpoint (its tokenizer has {EXPAND}): its answers grow where it writes that token and "
+                "shrink where it writes an EOS, which is not implemented here; use its authors' code "
+                "(https://github.com/DreamLM/DreamOn)"
+            )
+        return super().special_ids(config, tokenizer, generation)
 
     def likelihood_estimator(self, spec: ModelSpec) -> DreamEstimator:
         return DreamEstimator()

@@ -22,8 +22,6 @@ from dare_bench.model_adapters.sampling.sampler import Sampler
 from dare_bench.types import ModelSpec
 
 END_THINK = "</think>"
-MASK_ID = 5
-"""Of ``<[MASK]>``, which neither config.json nor the tokenizer names as the mask token."""
 
 
 class ILLaDADecoding(LLaDADecoding):
@@ -90,12 +88,13 @@ class ILLaDA(LLaDA):
     decoding = ILLaDADecoding
     chat_template = None  # each checkpoint has its own
     mask_texts = ("<[MASK]>",)
+    published_mask = 5
     eot_text = None
 
     def special_ids(self, config: Any, tokenizer: Any | None, generation: Mapping[str, Any]) -> SpecialIds:
         ids = super().special_ids(config, tokenizer, generation)
         end = () if tokenizer is None else tokenizer(END_THINK, add_special_tokens=False)["input_ids"]
-        return replace(ids, mask=MASK_ID if ids.mask is None else ids.mask, end_think=tuple(end))
+        return replace(ids, end_think=tuple(end))
 
     def defaults(self, spec: ModelSpec) -> dict[str, Any]:
         return super().defaults(spec) | {"end_think_token_ids": spec.end_think_ids or None}

@@ -70,7 +70,11 @@ class MDLMFamily(Family):
     def special_ids(self, config: Any, tokenizer: Any | None, generation: Mapping[str, Any]) -> SpecialIds:
         """The mask is the last token; the GPT-2 tokenizer does not have it."""
         ids = super().special_ids(config, tokenizer, generation)
-        return replace(ids, mask=mask_of(config))
+        return replace(
+            ids,
+            mask=mask_of(config),
+            mask_from="the last token of the vocabulary" if ids.mask is None else ids.mask_from,
+        )
 
     def resolve(self, fields: Mapping[str, Any], spec: ModelSpec) -> Decoding:
         if fields.get("block_length") is not None and spec.block_length is None:

@@ -99,7 +99,7 @@ class OpenDCoder(Family):
         """The mask is the tokenizer's mask token, as published; config.json does not name it."""
         ids, own = super().special_ids(config, tokenizer, generation), getattr(tokenizer, "mask_token_id", None)
         named = getattr(config, "mask_token_id", None) is not None
-        return ids if own is None or named else replace(ids, mask=own)
+        return ids if own is None or named else replace(ids, mask=own, mask_from="the tokenizer's mask token")
 
     def sampler(self, decoding: OpenDCoderDecoding, spec: ModelSpec) -> Sampler:
         d = decoding

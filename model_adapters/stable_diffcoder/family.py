@@ -5,13 +5,11 @@ Where the published sources disagree, README.md in this folder says which side i
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import replace
-from typing import Any, Literal
+from typing import Literal
 
 from pydantic import Field, model_validator
 
-from dare_bench.model_adapters.family import Family, SamplerFields, SpecialIds
+from dare_bench.model_adapters.family import Family, SamplerFields
 from dare_bench.model_adapters.fields import Count, Probability, divides, steps_fit
 from dare_bench.model_adapters.sampling.attention import AttentionPolicy
 from dare_bench.model_adapters.sampling.caches import CACHES
@@ -23,9 +21,6 @@ from dare_bench.model_adapters.sampling.strategies.quota import Quota
 from dare_bench.model_adapters.sampling.tokens import TokenPolicy
 from dare_bench.model_adapters.stable_diffcoder.network import StableDiffcoderForCausalLM
 from dare_bench.types import ModelSpec
-
-MASK_ID = 5
-"""The default of the published ``generate``; config.json does not name it."""
 
 
 class StableDiffCoderDecoding(SamplerFields):
@@ -60,11 +55,8 @@ class StableDiffCoder(Family):
     network = StableDiffcoderForCausalLM
     decoding = StableDiffCoderDecoding
     mask_texts = ("<[MASK]>",)
+    published_mask = 5
     whole_blocks = False
-
-    def special_ids(self, config: Any, tokenizer: Any | None, generation: Mapping[str, Any]) -> SpecialIds:
-        ids = super().special_ids(config, tokenizer, generation)
-        return replace(ids, mask=MASK_ID if ids.mask is None else ids.mask)
 
     def sampler(self, decoding: StableDiffCoderDecoding, spec: ModelSpec) -> Sampler:
         d = decoding

@@ -6,6 +6,7 @@ import json
 import os
 import re
 import resource
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -21,6 +22,7 @@ from dare_bench.cli import app, main, train
 from dare_bench.cli.doctor import cache, links
 from dare_bench.engine import opener
 from dare_bench.errors import UsageError
+from dare_bench.registry import registry
 from dare_bench.training import run as training_run
 
 VERBS = (
@@ -177,11 +179,33 @@ def test_doctor_tells_where_layers_would_go(capsys: pytest.CaptureFixture[str]) 
     shown = shown_by(
         capsys, "doctor", "--model", "tiny-llada", "--max-memory", "0=1.5MB,cpu=1MB", "--dtype", "bfloat16"
     )
-    assert [line.split(": ")[0] for line in shown.splitlines()] == ["ok    weights", "ok    cuda:0", "note  cpu"]
+    heads = [line.split(": ")[0] for line in shown.splitlines()]
+    assert heads == ["ok    family", "ok    mask", "ok    sampler", "ok    weights", "ok    cuda:0", "note  cpu"]
     assert "898,688 parameters in bfloat16" in shown and "copied to cuda:0 in every forward pass" in shown
     with pytest.raises(SystemExit) as left:
         main(["doctor", "--dtype", "bfloat16"])
     assert left.value.code == 2 and "give --model too" in capsys.readouterr().err
+
+
+def test_doctor_tells_what_a_checkpoint_is_and_why(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    source = Path(registry().get("checkpoint", "tiny-llada").target)
+    folder = shutil.copytree(source, tmp_path / "model")
+    shown = shown_by(capsys, "doctor", "--model", str(folder)).splitlines()
+    assert shown[0] == "ok    family: llada, by config.json (model_type='llada', architecture='LLaDAModelLM')"
+    assert shown[1] == "ok    mask: id 301, by mask_token_id in config.json"
+    assert shown[2].startswith("ok    sampler: quota, bidirectional attention, tier E1; gen_length=128")
+    config = json.loads((folder / "config.json").read_text())
+    del config["mask_token_id"]
+    (folder / "config.json").write_text(json.dumps(config))
+    (folder / "lineage.json").write_text(json.dumps({"settings": {"family": "llada"}}))
+    shown = shown_by(capsys, "doctor", "--model", str(folder)).splitlines()
+    assert shown[0] == "ok    family: llada, as it was trained or saved (lineage.json)"
+    assert shown[1] == "ok    mask: id 301, by the tokenizer's token '<|mdm_mask|>'"
+    (folder / "tokenizer.json").unlink()
+    (folder / "tokenizer_config.json").unlink()
+    with pytest.raises(SystemExit) as left:
+        main(["doctor", "--model", str(folder)])
+    assert left.value.code == 1 and "no mask id: neither config.json" in capsys.readouterr().err
 
 
 def shown_by(capsys: pytest.CaptureFixture[str], *words: str) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 
 import golden
 import numpy as np
@@ -12,8 +13,10 @@ from published_layouts import KEYS, LAYOUTS, changed, config_of, made, rewritten
 from safetensors.torch import load_file
 
 from dare_bench.cli import main
+from dare_bench.cli.doctor import checkpoint
 from dare_bench.errors import CheckpointError, UsageError
-from dare_bench.loading import family_of, load
+from dare_bench.loading import family_of, load, locate
+from dare_bench.types import OpeningSettings
 
 IDS = list(range(20))
 
@@ -364,3 +367,17 @@ def test_sdar_stops_at_what_its_generation_config_names(tmp_path):
     assert load(source).spec.eos_ids == (11, 12)
     assert load(source, eos_id=[13]).spec.eos_ids == (13,)
     assert load(changed(made(tmp_path / "b", "dream"), eos_token_id=9)).spec.eos_ids == (9,)
+
+
+def test_dreamon_is_refused_with_its_reason(tmp_path):
+    source = locate("tiny-dream")
+    folder = shutil.copytree(source, tmp_path / "dreamon")
+    words = (folder / "tokenizer.json").read_text()
+    (folder / "tokenizer.json").write_text(words.replace("<|im_start|>", "<|expand|>"))
+    with pytest.raises(
+        CheckpointError, match=r"dreamon: a DreamOn checkpoint .*<\|expand\|>.*not implemented"
+    ) as error:
+        load(folder)
+    assert "\n" not in str(error.value)
+    with pytest.raises(CheckpointError, match="a DreamOn checkpoint"):
+        list(checkpoint(str(folder), OpeningSettings()))

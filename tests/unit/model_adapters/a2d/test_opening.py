@@ -15,7 +15,7 @@ from require import need_package
 from safetensors.torch import load_file
 
 import dare_bench
-from dare_bench.cli.doctor import placement
+from dare_bench.cli.doctor import checkpoint
 from dare_bench.engine.validation import validate
 from dare_bench.errors import CheckpointError, UsageError
 from dare_bench.loading import family_of
@@ -52,7 +52,7 @@ def test_the_published_name_says_which_sampler(folder: Path, name: str) -> None:
 def test_another_name_needs_the_family(folder: Path, name: str) -> None:
     folder = folder.rename(folder.with_name(name))
     message = "give --family a2d_bd3lm or --family a2d_mdlm"
-    for check in (lambda: dare_bench.load(folder), lambda: list(placement(str(folder), OpeningSettings()))):
+    for check in (lambda: dare_bench.load(folder), lambda: list(checkpoint(str(folder), OpeningSettings()))):
         with pytest.raises(CheckpointError, match=message) as error:
             check()
         assert "\n" not in str(error.value) and f"'{name}'" in str(error.value)
@@ -63,7 +63,7 @@ def test_another_name_needs_the_family(folder: Path, name: str) -> None:
 def test_it_is_never_causal(folder: Path) -> None:
     for opening in (
         lambda: dare_bench.load(folder, family="causal"),
-        lambda: list(placement(str(folder), OpeningSettings(family="causal"))),
+        lambda: list(checkpoint(str(folder), OpeningSettings(family="causal"))),
     ):
         with pytest.raises(CheckpointError, match="code of a checkpoint is never run"):
             opening()

@@ -20,7 +20,7 @@ from safetensors.torch import load_file, save_file
 
 from dare_bench import load
 from dare_bench.checkpoint_files import unknown_to_transformers
-from dare_bench.cli.doctor import placement
+from dare_bench.cli.doctor import checkpoint
 from dare_bench.errors import CheckpointError, DecodingError, UsageError
 from dare_bench.loading import family_of
 from dare_bench.merging import merge
@@ -301,14 +301,15 @@ def test_glm_has_masks_and_is_autoregressive(llama: Path) -> None:
 
 
 def test_doctor_says_the_same(llama: Path) -> None:
-    (finding,) = placement(str(llama), OpeningSettings())
-    assert finding.level == "ok" and "opened whole" in finding.detail
+    findings = {finding.name: finding.detail for finding in checkpoint(str(llama), OpeningSettings())}
+    assert findings["family"].startswith("causal, a class of transformers") and "opened whole" in findings["layers"]
+    assert findings["sampler"] == "generate of transformers' LlamaForCausalLM, from left to right"
     tokenizer(mask_token="<|mask|>")(llama)
     with pytest.raises(CheckpointError, match="has a mask token"):
-        list(placement(str(llama), OpeningSettings()))
+        list(checkpoint(str(llama), OpeningSettings()))
     config(model_type="a2d-llama", architectures=["A2DLlamaLMHeadModel"])(llama)
     with pytest.raises(CheckpointError, match=r"'a2d-llama' is .*code of a checkpoint is never run"):
-        list(placement(str(llama), OpeningSettings(family="causal")))
+        list(checkpoint(str(llama), OpeningSettings(family="causal")))
 
 
 @pytest.mark.parametrize("name", ["plain", """a 'b' "c" $d `e` \\f"""])

@@ -213,10 +213,15 @@ def test_monte_carlo_scores_before_a_visible_eos(model: dare_bench.Model) -> Non
     assert not math.isclose(got.value, without.value, abs_tol=1e-4)
 
 
-def test_the_mask_is_known_by_the_family(model: dare_bench.Model, folder: Path) -> None:
+def test_the_mask_is_known_by_the_family(
+    model: dare_bench.Model, folder: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     assert model.spec.family == "illada" and model.spec.mask == 5
     assert "mask_token_id" not in json.loads((folder / "config.json").read_text())
-    assert dare_bench.load(folder, mask_id=7).spec.mask == 7
+    dare_bench.load(folder)
+    assert "its tokenizer has no mask token <[MASK]>; mask id 5, as published, which is" in caplog.text
+    caplog.clear()
+    assert dare_bench.load(folder, mask_id=7).spec.mask == 7 and not caplog.text
 
 
 def test_a_saved_model_is_published_again(model: dare_bench.Model, folder: Path, tmp_path: Path) -> None:

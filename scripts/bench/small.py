@@ -4,6 +4,7 @@ The shape is that of Qwen3-0.6B as dllm-hub's A2D has it, the weights are random
 GSM8K scores. Times are seconds of processor time divided by the number of threads: what the work takes where no other
 program runs. ``--documents 20`` also says how long so many documents of GSM8K take, from forwards that are timed
 here: nothing is read from a data set, and the prompts have the mean length that the recipe's cost estimate assumes.
+``--answers 2`` times whole answers of the command, ``dare-bench generate``, instead.
 
     OMP_WAIT_POLICY=passive python scripts/bench/small.py --threads 2
 """
@@ -11,7 +12,11 @@ here: nothing is read from a data set, and the prompts have the mean length that
 from __future__ import annotations
 
 import json
+import os
+import shutil
 import statistics
+import subprocess
+import sys
 import time
 from argparse import ArgumentParser, RawDescriptionHelpFormatter
 from functools import partial
@@ -24,6 +29,7 @@ from models import generate
 from safetensors.torch import save_file
 
 from dare_bench import load, recipes
+from dare_bench.loading import locate
 from dare_bench.types import LoopStats
 
 MASK, EOS, VOCAB = 151_669, 151_645, 151_936
@@ -96,6 +102,34 @@ def documents(models: dict[str, Any], kind: str, count: int, part: int) -> None:
         )
 
 
+def answers(folder: Path, ways: list[str], samplers: list[str], count: int, threads: int) -> None:
+    """Time ``dare-bench generate`` from start to end for whole answers to prompts of GSM8K's mean length, with the
+    published decoding and no stop at EOS."""
+    words = locate("tiny-dream")  # any tokenizer will do: with this one a prompt has a token for each character
+    for name in ("tokenizer.json", "tokenizer_config.json"):
+        shutil.copyfile(words / name, folder / name)
+    environment = {**os.environ, "OMP_NUM_THREADS": str(threads), "OMP_WAIT_POLICY": "passive"}
+    for kind in samplers:
+        (recipe,) = recipes.find(f"qwen3-0.6b-diffusion-{kind}/gsm8k")
+        decoding = {name: recipe.fields()["decoding"][name] for name in ("gen_length", "steps", "block_length")}
+        fields = ",".join(f"{name}={value}" for name, value in (decoding | {"early_stop": False}).items())
+        command = [sys.executable, "-m", "dare_bench.cli", "generate", "--model", str(folder), "--device", "cpu"]
+        command += ["--family", f"a2d_{kind}", "--gen-kwargs", fields]
+        for way in ways:
+            more = [word for name, value in WAYS[way].items() for word in (f"--{name}", value)]
+            for _ in range(count):
+                start, before = time.perf_counter(), os.times()
+                prompt = "1" * GSM8K[kind]
+                subprocess.run([*command, *more, prompt], env=environment, check=True, stdout=subprocess.DEVNULL)
+                after = os.times()
+                used = after.children_user + after.children_system - before.children_user - before.children_system
+                print(
+                    f"generate, {kind}, {way}: {decoding} after {GSM8K[kind]} tokens: {used / threads:.0f} s of each "
+                    f"of {threads} threads, {time.perf_counter() - start:.0f} s on the clock",
+                    flush=True,
+                )
+
+
 def products() -> None:
     """PyTorch's kernel for int8 weights beside dense products, with a matrix of the network."""
     weight_RC = torch.randn(3072, 1024) * 0.02
@@ -129,13 +163,18 @@ def main() -> None:
     parser.add_argument("--threads", type=int, default=2)
     parser.add_argument("--ways", default=";".join(WAYS), help="separated by semicolons; int8 needs torchao")
     parser.add_argument("--documents", type=int, default=0)
+    parser.add_argument("--answers", type=int, default=0)
+    parser.add_argument("--samplers", default="bd3lm,mdlm", help="of --answers, separated by commas")
     parser.add_argument("--quick", action="store_true", help="one layer and one run, to check that the script works")
     args = parser.parse_args()
     torch.set_num_threads(args.threads)
     names = args.ways.split(";")
-    products()
     with TemporaryDirectory() as place:
         write_checkpoint(Path(place), 1 if args.quick else 28)
+        if args.answers:
+            answers(Path(place), names, args.samplers.split(","), args.answers, args.threads)
+            return
+        products()
         openers = {
             kind: partial(load, place, family=f"a2d_{kind}", mask_id=MASK, eos_id=EOS, device="cpu") for kind in GSM8K
         }

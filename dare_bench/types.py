@@ -98,6 +98,8 @@ class Request:
     rolling: bool = False
     """Score requests: the target is a text without a prompt, of any length, scored in windows that are as long as the
     context (lm-eval's ``loglikelihood_rolling``); the first begins behind BOS, or EOS where there is none."""
+    suffix: str | None = None
+    """Generate requests: the text behind the answer, which a bidirectional model sees: the answer fills the middle."""
     canvas: Sequence[int] | None = None
     start_step: int = 0
     """Forwards that the first block with masks already had."""

@@ -83,6 +83,8 @@ class NativeModel(ScoredModel):
         """The spec with the special ids of a generate request, and its sampler; raises DecodingError."""
         decoding = self.resolve(request.decoding) if request.resolved is None else request.resolved
         decoding = self.family.fitted(decoding, lambda: self.encode(request.prompt))
+        if request.suffix is not None:
+            decoding = _with_suffix(decoding, len(self.encode(request.suffix)))
         key = repr(decoding)
         if key not in self._samplers:
             spec = self.family.with_ids(self.spec, decoding)
@@ -135,7 +137,11 @@ class NativeModel(ScoredModel):
         lead = () if prompt or request.canvas is not None else sampler.lead
         prompt = [*prompt, *lead]
         check_length(prompt, sampler.gen_length, spec)
-        start = start_of(request, len(prompt), spec, sampler)
+        given = request
+        if request.suffix is not None:
+            suffix = self.encode(request.suffix)
+            given = replace(request, canvas=[*[spec.mask] * (sampler.gen_length - len(suffix)), *suffix])
+        start = start_of(given, len(prompt), spec, sampler)
         return RowState(
             prompt,
             sampler,
@@ -194,6 +200,8 @@ class NativeModel(ScoredModel):
     def _finish(self, row: RowState) -> Generation:
         sampler, stopping = row.sampler, row.sampler.stopping
         tokens = row.response()
+        if row.tag.suffix is not None:
+            tokens = tokens[: sampler.gen_length - len(self.encode(row.tag.suffix))]
         end = through_eos(tokens, stopping.eos_ids)
         masks = [i for i, token in enumerate(tokens) if token == row.mask_id]
         if row.cut:
@@ -261,6 +269,21 @@ class NativeModel(ScoredModel):
             tokens = [*tokens, *tokens]
         packed = torch.tensor(tokens, dtype=torch.long, device=self.device)
         return self.of_tokens(self.network(packed, plan=plan).logits[: plan.tokens // plan.copies].float().cpu())
+
+
+def _with_suffix(decoding: Any, suffix: int) -> Any:
+    """The decoding of an answer of ``gen_length`` tokens before a suffix of so many: one block holds both.
+
+    Raises:
+        DecodingError: smaller blocks.
+    """
+    whole, block = decoding.gen_length + suffix, getattr(decoding, "block_length", None)
+    if block is not None and block != decoding.gen_length:
+        raise DecodingError(
+            f"block_length={block} with gen_length={decoding.gen_length}: the middle of a text is decoded in one "
+            "block; leave block_length out"
+        )
+    return decoding.model_copy(update={"gen_length": whole, **({} if block is None else {"block_length": whole})})
 
 
 class _Observed(list[Event]):

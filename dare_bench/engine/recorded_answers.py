@@ -38,7 +38,7 @@ class RecordedModel:
         self._results, self._chat = run.results, chat
         # Without a recorded template a server rendered the messages.
         server_rendered = block.model.engine is not None and not isinstance(run.results.get("chat_template"), str)
-        self.capabilities = Capabilities(likelihood=True, rolling=True, messages=server_rendered)
+        self.capabilities = Capabilities(likelihood=True, rolling=True, canvas=True, messages=server_rendered)
         eos = run.results.get("eot_token_id")
         self.spec = ModelSpec(
             family=block.model.family,

@@ -12,7 +12,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any, Literal
 
 from dare_bench import seeds
-from dare_bench.errors import DecodingError, UsageError
+from dare_bench.errors import DataError, DecodingError, UsageError
 from dare_bench.protocols import LoadedModel
 from dare_bench.registry import registry
 from dare_bench.types import Request
@@ -21,6 +21,8 @@ DEFAULT_GEN_LENGTH = 256
 """lm-eval's length of an answer if the task does not set one."""
 ROLLING = "loglikelihood_rolling"
 """lm-eval's requests for the probability of a whole text."""
+MIDDLE = "middle"
+"""Of ``generation_kwargs``: the text that stands in the prompt where the answer belongs, with the rest behind it."""
 _LENGTHS = ("max_gen_toks", "max_new_tokens", "max_tokens", "max_completion_tokens")
 # Settings of other samplers at the values that disable them: omitting these changes nothing.
 _DISABLED: Mapping[str, tuple[Any, ...]] = {
@@ -150,10 +152,13 @@ class RequestBuilder:
         self._repeats[task, document, instance.idx] += 1
         rolling = instance.request_type == ROLLING
         kind: Literal["generate", "score"]
+        suffix: str | None = None
         if instance.request_type == "generate_until":
             kind, target = "generate", None
             prompt, kwargs = (*instance.args, {})[:2]
-            decoding = self.decoding(task, kwargs)
+            decoding = self.decoding(task, {name: value for name, value in kwargs.items() if name != MIDDLE})
+            if (mark := kwargs.get(MIDDLE)) is not None:
+                prompt, suffix = self._around(task, prompt, mark)
         else:
             if instance.request_type != "loglikelihood" and not (rolling and self._model.capabilities.rolling):
                 raise undefined(task, instance.request_type)
@@ -163,7 +168,8 @@ class RequestBuilder:
             prompt, target = ("", instance.args[0]) if rolling else instance.args[:2]
         if isinstance(prompt, MessagesText):
             prompt = json.loads(prompt)
-        content = json.dumps([None if rolling else prompt, target, decoding], sort_keys=True, default=str)
+        texts = [None if rolling else prompt, target, decoding, *([] if suffix is None else [suffix])]
+        content = json.dumps(texts, sort_keys=True, default=str)
         digest = hashlib.sha256(content.encode()).hexdigest()[:8]
         return Request(
             key=f"{task}/{document}/{instance.idx}/{repeat}/{digest}",
@@ -177,7 +183,26 @@ class RequestBuilder:
             repeat=repeat,
             want_greedy=want_greedy and kind == "score",
             rolling=rolling,
+            suffix=suffix,
         )
+
+    def _around(self, task: str, prompt: str, mark: str) -> tuple[str, str]:
+        """What stands before and behind the answer in a rendered prompt with one mark between them.
+
+        Raises:
+            UsageError: the model sees nothing of what is behind its answer.
+            DataError: a prompt without the mark, or with several.
+        """
+        if not self._model.capabilities.canvas or self._model.spec.attention != "bidirectional":
+            raise UsageError(
+                f"task {task!r} asks for the middle of a text, and {self._model.spec.family} does not see what is "
+                "behind its answer; give a bidirectional model, or a task with the end of the text in its prompt "
+                "(lm-eval's humaneval_single_line_infilling)"
+            )
+        parts = str(prompt).split(mark)
+        if len(parts) != 2:
+            raise DataError(f"task {task!r}: a prompt holds {mark!r} {len(parts) - 1} times; it must mark one place")
+        return parts[0], parts[1]
 
 
 def refuse_likelihoods(engine: str, tasks: Iterable[str]) -> None:

@@ -172,6 +172,11 @@ def spread(values: Sequence[Any]) -> str:
     return " or ".join(plain_value(value) for value in distinct)
 
 
+def by_task(values: Sequence[Any]) -> str:
+    """The values of one setting in a run's tasks: "20", or "4–20 by task"."""
+    return spread(values) + (" by task" if len({*map(str, values)}) > 1 else "")
+
+
 def duration(seconds: float) -> str:
     """Seconds in words: ``8s``, ``3m 20s``, ``2h 05m``."""
     whole = max(0, round(seconds))

@@ -9,44 +9,48 @@ from statistics import fmean
 from typing import Any
 
 from dare_bench.analysis.intervals import Interval
-from dare_bench.analysis.names import CheckpointName, trainings
+from dare_bench.analysis.names import CheckpointName
 from dare_bench.leaderboards.board import TaskColumn
 from dare_bench.leaderboards.entries import BoardEntry, RunScore, recipe_of, settings_line
 
 
 def fold_seeds(rows: Sequence[BoardRow]) -> list[BoardRow]:
-    """The rows, those of several seeds of one recipe with the same settings and questions as one. Of several rows of
-    one checkpoint, each is in another row."""
-    groups: dict[Hashable, list[list[BoardRow]]] = {}
+    """The rows, those that differ only in the seed of the training or of the evaluation as one. Of several rows of one
+    checkpoint and seed, each is in another row."""
+    groups: dict[Hashable, list[dict[Hashable, BoardRow]]] = {}
     for row in rows:
-        alike = groups.setdefault(_recipe(row), [])
-        checkpoint = row.main.checkpoint
-        free = next((group for group in alike if all(other.main.checkpoint != checkpoint for other in group)), None)
+        alike, own = groups.setdefault(_questions(row), []), (row.main.checkpoint, row.main.seed)
+        free = next((group for group in alike if own not in group), None)
         if free is None:
-            alike.append([row])
-        else:
-            free.append(row)
-    return [_folded(group) if len(group) > 1 else group[0] for alike in groups.values() for group in alike]
+            alike.append(free := {})
+        free[own] = row
+    return [_folded([*group.values()]) for alike in groups.values() for group in alike]
 
 
-def _recipe(row: BoardRow) -> Hashable:
-    """Equal for rows that may be folded; of a checkpoint that was not trained here, for itself alone."""
+def _questions(row: BoardRow) -> Hashable:
+    """Equal for rows that may be folded; of an external result, which records no settings, for itself alone."""
     main = row.main
-    if not trainings(main.lineage):
+    if main.is_external:
         return id(row)
-    asked = tuple(cell and (cell.score.key, cell.score.task_fingerprint, cell.score.n) for cell in row.cells)
+    asked = tuple(
+        cell and (cell.score.key, cell.score.task_fingerprint, cell.score.n, cell.entry.contexts[cell.score.task])
+        for cell in row.cells
+    )
     states = tuple(sorted((entry.status, str(entry.limit), str(entry.until_halfwidth)) for entry in row.entries))
-    return recipe_of(main), row.settings, main.hardware, asked, states
+    return row.recipe, main.hardware, asked, states
 
 
 def _folded(rows: Sequence[BoardRow]) -> BoardRow:
+    if len(rows) == 1:
+        return rows[0]
     cells = [_mean_of([row.cells[at] for row in rows]) for at in range(len(rows[0].cells))]
-    members = sorted(rows, key=lambda row: (_seed(row).zfill(9), row.created))
+    members = sorted(rows, key=lambda row: (*(seed.zfill(9) for seed in _seeds(row)), row.created))
     return BoardRow([entry for row in rows for entry in row.entries], cells, members=members)
 
 
-def _seed(row: BoardRow) -> str:
-    return str((row.main.lineage or {}).get("seed"))
+def _seeds(row: BoardRow) -> tuple[str, str]:
+    """The seeds of the training and of the evaluation."""
+    return str((row.main.lineage or {}).get("seed")), row.main.seed
 
 
 def _mean_of(cells: Sequence[RunScore | None]) -> RunScore | None:
@@ -175,7 +179,7 @@ class BoardRow:
         """Of several seeds it has what they have in common."""
         name = self.main.name
         details = [row.main.name.detail.split(", ") for row in self.members]
-        common = [part for part in name.detail.split(", ") if all(part in detail for detail in details)]
+        common = [part for part in name.detail.split(", ") if part and all(part in detail for detail in details)]
         return CheckpointName(name.title, ", ".join([*common, f"{len(details)} seeds"])) if details else name
 
     @property
@@ -185,8 +189,9 @@ class BoardRow:
 
     @property
     def seeds(self) -> list[tuple[str, str]]:
-        """The seeds, in words, and their pages; empty for one."""
-        return [(str((row.main.lineage or {}).get("seed")), row.main.page) for row in self.members]
+        """The seeds of the training, of the evaluation, or of both ("0/1"), and their pages; empty for one."""
+        varying = [at for at, of_kind in enumerate(zip(*map(_seeds, self.members), strict=True)) if len({*of_kind}) > 1]
+        return [("/".join(_seeds(row)[at] for at in varying), row.main.page) for row in self.members]
 
     @property
     def runs_compared(self) -> str:
@@ -207,8 +212,13 @@ class BoardRow:
 
     @cached_property
     def settings(self) -> str:
-        """How the answers were generated, in short."""
-        return settings_line(self.entries)
+        """How the answers were generated, in short; without the seed where several are one row."""
+        return settings_line(self.entries, seed=len({row.main.seed for row in self.each}) == 1)
+
+    @cached_property
+    def recipe(self) -> tuple[str, str]:
+        """Equal for replicates: the training recipe and the settings without the seed."""
+        return recipe_of(self.main), settings_line(self.entries, seed=False)
 
     @property
     def nfe_per_request(self) -> float | None:

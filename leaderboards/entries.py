@@ -1,7 +1,7 @@
 """A run's scores and facts for boards. A run of dare-bench is opened again when its page is written, so that boards of
 many runs need little memory.
 
-Replicates are runs of one checkpoint, or of seeds of one training recipe, with the same settings.
+Replicates are runs of one checkpoint, or of seeds of one training recipe, whose settings are equal but for the seed.
 """
 
 from __future__ import annotations
@@ -24,9 +24,9 @@ from dare_bench.analysis.names import (
 )
 from dare_bench.analysis.published import find_score
 from dare_bench.analysis.run_finder import iterate_runs, open_run
-from dare_bench.analysis.settings import PromptContext, RowKey, prompt_context, requested, row_key
+from dare_bench.analysis.settings import SEED, PromptContext, RowKey, prompt_context, requested, row_key
 from dare_bench.errors import RunError
-from dare_bench.formatting import spread
+from dare_bench.formatting import by_task
 from dare_bench.leaderboards.rendering import slug, unique_slugs
 from dare_bench.leaderboards.site import state
 from dare_bench.program import several
@@ -49,8 +49,8 @@ def recipe_facts(lineage: LineageRecord) -> str:
 
 
 def recipe_of(entry: BoardEntry) -> str:
-    """Equal for two checkpoints of one training recipe, at one step, from one base; a checkpoint that was not trained
-    here shares its recipe with no other."""
+    """Equal for two checkpoints of one training recipe, at one step, from one base; equal to no other's for a
+    checkpoint that was not trained here."""
     chain = trainings(entry.lineage)
     if not chain:
         return repr(tuple(entry.checkpoint))
@@ -188,6 +188,11 @@ class BoardEntry:
         """How the answers were generated, in short; see :func:`settings_line`."""
         return settings_line([self])
 
+    @property
+    def seed(self) -> str:
+        """The seeds of the evaluation, in words."""
+        return str(self.requested.get(SEED, "default"))
+
     def shots(self, task: str) -> str:
         """The number of examples before each question of a task or group: "5-shot"; empty if it is not recorded."""
         return self.contexts[task].shots_text
@@ -227,11 +232,12 @@ def _sizes(names: Iterable[str]) -> list[str]:
     return sorted(sizes, key=lambda name: (name != "gen_length", not name.endswith("_length")))
 
 
-def settings_line(entries: Sequence[BoardEntry], tasks: Collection[str] | None = None) -> str:
-    """Family, dtype, harness and decoding settings of the runs of a row, in all or only in some ``tasks``. The values
-    are the resolved ones: tasks and families may set or change them."""
+def settings_line(entries: Sequence[BoardEntry], tasks: Collection[str] | None = None, seed: bool = True) -> str:
+    """Family, dtype, harness and decoding settings of the runs of a row, in all or only in some ``tasks``, with or
+    without the ``seed`` of the evaluation. The values are the resolved ones: tasks and families may set or change them.
+    """
     first = entries[0]
-    requests = {name: value for entry in entries for name, value in entry.requested.items()}
+    requests = {name: value for entry in entries for name, value in entry.requested.items() if seed or name != SEED}
     decodings = [own for entry in entries for task, own in entry.decodings.items() if tasks is None or task in tasks]
     recorded = (name for decoding in decodings for name in decoding)
     shown = []
@@ -239,7 +245,7 @@ def settings_line(entries: Sequence[BoardEntry], tasks: Collection[str] | None =
         used = [decoding[name] for decoding in decodings if name in decoding]
         used = used or [requests.get(name)]
         if name in requests or used != [None]:
-            shown.append(f"{name} {spread(used)}")
+            shown.append(f"{name} {by_task(used)}")
     template = (
         "chat template" if any(context.template for entry in entries for context in entry.contexts.values()) else ""
     )

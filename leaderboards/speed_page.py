@@ -16,7 +16,7 @@ from dare_bench.leaderboards.board_rows import BoardRow
 from dare_bench.leaderboards.charts import Point, frontier_table, scatter
 from dare_bench.leaderboards.charts.scatter import BetterX
 from dare_bench.leaderboards.context import BoardView, Context
-from dare_bench.leaderboards.entries import MOST_APART, farthest_apart, recipe_of
+from dare_bench.leaderboards.entries import MOST_APART, farthest_apart
 from dare_bench.leaderboards.rendering import Link, slug
 from dare_bench.leaderboards.site import Site
 
@@ -118,7 +118,7 @@ def _of_mean(view: BoardView) -> SpeedSheet:
         approximate = any(cell is not None and cell.score.tier == "A" for cell in row.cells)
         point = _point(row, row.main.page, score, approximate, is_ranked)
         passes.append(replace(point, x=row.nfe_per_request))
-        speeds.append(_Speed(row.main.hardware, _replicate(row), replace(point, x=row.tokens_per_s)))
+        speeds.append(_Speed(row.main.hardware, row.recipe, replace(point, x=row.tokens_per_s)))
     title = f"Mean of {len(view.of_mean)} tasks"
     return SpeedSheet("", title, "mean", True, True, passes, *_by_hardware(speeds))
 
@@ -143,7 +143,7 @@ def _of_task(view: BoardView, at: int, place: str) -> SpeedSheet:
         passes.append(replace(point if is_of_task else shared, x=nfe))
         if column.task in entry.generated and entry.cost.tokens_per_s:
             own = replace(shared if len(entry.tasks) > 1 else point, x=entry.cost.tokens_per_s)
-            speeds.append(_Speed(entry.hardware, _replicate(row), own))
+            speeds.append(_Speed(entry.hardware, row.recipe, own))
     metrics = {score.metric for score in scores}
     by_hardware, apart = _by_hardware(speeds)
     return SpeedSheet(
@@ -189,10 +189,6 @@ class _Speed:
     hardware: str
     replicate: tuple[str, str]
     point: Point
-
-
-def _replicate(row: BoardRow) -> tuple[str, str]:
-    return recipe_of(row.main), row.settings
 
 
 def _by_hardware(speeds: Sequence[_Speed]) -> tuple[list[tuple[str, list[Point]]], dict[str, float]]:

@@ -11,7 +11,7 @@ from typing import Any
 
 from dare_bench.analysis.names import Checkpoint, checkpoint_of
 from dare_bench.config import DEFAULT_SEEDS
-from dare_bench.formatting import spread
+from dare_bench.formatting import by_task, spread
 from dare_bench.registry import registry
 from dare_bench.runs.reader import Run
 from dare_bench.runs.results import members
@@ -21,6 +21,8 @@ from dare_bench.types import Decoding
 
 MODEL = ("checkpoint", "adapter", "family")
 """Settings that a comparison is usually about: their difference causes no warning."""
+SEED = "seed"
+"""The requested setting of the evaluation's seeds."""
 _LONGEST = 60
 _OPTIONAL = ("config", "examples (n-shot)", "examples as turns")
 """Settings that not every harness records: a missing value does not count as a difference."""
@@ -121,7 +123,7 @@ def requested(run: Run) -> dict[str, Any]:
     settings = opened_with(run.results) | block.decoding_requested
     settings |= {f"likelihood {name}": value for name, value in run.requested.get("likelihood", {}).items()}
     if block.seeds is not None and block.seeds != DEFAULT_SEEDS:
-        settings["seed"] = block.seeds[0] if len({*block.seeds}) == 1 else ",".join(map(str, block.seeds))
+        settings[SEED] = block.seeds[0] if len({*block.seeds}) == 1 else ",".join(map(str, block.seeds))
     if block.repeats > 1:
         settings["repeats"] = block.repeats
     if chat_template(run) and run.results.get("fewshot_as_multiturn") is False:
@@ -138,7 +140,7 @@ def distinguishing(runs: Sequence[Run]) -> list[str]:
         if len({str(own.get(name)) for own in each}) > 1
     ]  # fmt: skip
     return [
-        ", ".join(f"{name} {spread(values)}" for name in names if (values := _values(run, own, name)))
+        ", ".join(f"{name} {by_task(values)}" for name in names if (values := _values(run, own, name)))
         for run, own in zip(runs, each, strict=True)
     ]
 

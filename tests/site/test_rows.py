@@ -36,7 +36,7 @@ def test_runs_of_one_checkpoint_with_other_tasks_share_a_row(tmp_path: Path) -> 
 def test_what_differs_keeps_runs_apart(tmp_path: Path) -> None:
     make_run(tmp_path, "a", tasks={"a": 0.5})
     for name, change in {
-        "settings": {"decoding_requested": {"steps": 8}},
+        "settings": {"decoding_requested": {"cfg_scale": 1.5}},
         "other-content": {"model__content_hash": "sha256:" + "cd" * 32},
         "other-name": {"model__name": "other", "spec": {"model": "other"}},
         "adapter": {"model__adapter_hash": "sha256:" + "ef" * 32},
@@ -84,7 +84,7 @@ def test_a_suite_may_ask_each_task_with_settings_of_its_own(tmp_path: Path) -> N
         alter(tmp_path / name, suite="dare")
     assert together(tmp_path) == [{"a", "b"}, {"c"}]
     row = next(row for row in rows_of(tmp_path) if len(row.entries) == 2)
-    assert row.settings == "llada, float32, lm-eval, gen_length 16–32, block_length 16, steps 16"
+    assert row.settings == "llada, float32, lm-eval, gen_length 16–32 by task, block_length 16, steps 16"
 
 
 def test_speed_of_a_row_is_that_of_its_runs_together(tmp_path: Path) -> None:
@@ -191,11 +191,11 @@ def test_the_settings_that_held_are_told_and_not_those_asked_for(tmp_path: Path)
     assert row.settings == "llada, float32, lm-eval, gen_length 16, block_length 16, steps 8, cfg_scale 1.5, mc_num 4"
 
 
-def test_seeds_tell_rows_apart(tmp_path: Path) -> None:
+def test_the_rows_of_single_runs_have_their_seeds(tmp_path: Path) -> None:
     for name, seeds in (("default", [0, 1234, 1234, 1234]), ("all", [7, 7, 7, 7]), ("sampling", [0, 1234, 5, 1234])):
         make_run(tmp_path, name, tasks={"a": 0.5})
         alter(tmp_path / name, seeds=seeds)
-    reported = {row.main.run_id: row.settings.partition("steps 16")[2] for row in rows_of(tmp_path)}
+    reported = {row.main.run_id: row.settings.partition("steps 16")[2] for row in rows_of(tmp_path, rows="run")}
     assert reported == {"default": "", "all": ", seed 7", "sampling": ", seed 0,1234,5,1234"}
 
 

@@ -1,4 +1,5 @@
-"""Seeds of one recipe are one row of a board: their mean, lowest and highest score, ranked as one."""
+"""Seeds of one training recipe, or of one evaluation, are one row of a board: their mean, lowest and highest score,
+ranked as one."""
 
 from __future__ import annotations
 
@@ -8,6 +9,7 @@ from typing import Any
 
 import pytest
 from lineages import make_checkpoint, make_family, trained
+from run_factory import alter, make_run
 from site_pages import board_data, plain, rows, rows_of
 
 from dare_bench.leaderboards.builder import build
@@ -79,3 +81,43 @@ def test_seeds_are_ranked_by_the_mean_of_each_document(tmp_path: Path) -> None:
         (2, [1, 1]),
         (1, [2, 2]),
     ]
+
+
+def test_seeds_of_an_evaluation_are_one_row_with_their_mean_lowest_and_highest(tmp_path: Path) -> None:
+    for seed, score in ((None, 0.7), (1, 0.5), (2, 0.6)):
+        folder = make_run(tmp_path / "runs", f"run-{seed}", tasks={"t": score}, documents="same")
+        if seed is not None:
+            alter(folder, seeds=[seed] * 4)
+    build(tmp_path / "runs", tmp_path / "site")
+    (record,) = board_data(tmp_path / "site")["rows"]
+    score = record["scores"]["t"]
+    assert record["seeds"] == 3 and record["name"] == "tiny-llada, 3 seeds" and record["rank"] == 1
+    assert (score["value"], score["lowest"], score["highest"]) == pytest.approx((0.6, 0.5, 0.7))
+    assert "seed" not in record["settings_text"]
+    (row,) = rows(tmp_path / "site").values()
+    assert "50.0–70.0, 3 seeds" in plain(row) and "seed 1 2 default" in plain(row)
+
+
+@pytest.mark.parametrize(
+    "change", [{"decoding_requested": {"temperature": 1.0}}, {"limit": 9}, {"model__dtype": "bfloat16"}]
+)
+def test_an_evaluation_that_differs_in_more_than_its_seed_is_another_row(
+    tmp_path: Path, change: dict[str, Any]
+) -> None:
+    make_run(tmp_path, "one", tasks={"t": 0.5}, documents="same")
+    alter(make_run(tmp_path, "two", tasks={"t": 0.5}, documents="same"), seeds=[1] * 4, **change)
+    assert len(rows_of(tmp_path)) == 2
+
+
+def test_seeds_with_other_examples_in_the_prompt_are_two_rows(tmp_path: Path) -> None:
+    for seed in (1, 2):
+        alter(make_run(tmp_path, f"run-{seed}", tasks={"t": 0.5}), seeds=[seed] * 4, results={"n-shot": {"t": 5}})
+    assert len(rows_of(tmp_path)) == 2
+
+
+def test_seeds_of_training_and_evaluation_are_one_row_that_names_both(tmp_path: Path) -> None:
+    for at in range(4):
+        make_checkpoint(tmp_path, f"c{at // 2}", 0.5, trained(seed=at // 2), run_id=f"run-{at}")
+        alter(tmp_path / f"run-{at}", seeds=[at % 2] * 4)
+    (row,) = rows_of(tmp_path)
+    assert [seed for seed, _ in row.seeds] == ["0/0", "0/1", "1/0", "1/1"] and "4 seeds" in row.name.text

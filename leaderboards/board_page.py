@@ -9,8 +9,8 @@ from __future__ import annotations
 import csv
 import io
 import json
-from collections import defaultdict
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections import Counter, defaultdict
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields
 from functools import lru_cache, partial
 from typing import Any, Literal
@@ -31,8 +31,8 @@ from dare_bench.runs.writer import dumps
 
 FIRST = "table.html"
 """The page of a site's first board."""
-NAME, LINE = 36, 62
-"""Characters of a name that is not cut, and of a name with its badges and chips that fit on one line."""
+NAME = 32
+"""Characters of a name that is not cut."""
 SCORE_FIELDS = ("value", "lo", "hi", "n", "nfe_per_request", "tier", "fingerprint")
 _ROW_FIELDS = {
     "rank": ("rank", "rank_shared"),
@@ -241,7 +241,7 @@ def _table_values(view: BoardView, record: dict[str, Any]) -> dict[str, Any]:
         "columns": COLUMNS,
         "ranking": ranking[0] if len(ranking) == 1 else None,
         "rows": [
-            (row, weakest(c.score.tier for c in row.cells if c) or "", name, chips, _is_long(row, name, chips), by_task)
+            (row, weakest(c.score.tier for c in row.cells if c) or "", name, chips, by_task)
             for row, name, chips, by_task in zip(rows, _names(rows), _chips(rows), bands, strict=True)
         ],
         "show_mean": len(view.of_mean),
@@ -259,48 +259,64 @@ def _band(score: Mapping[str, Any] | None) -> str:
 
 
 def _names(rows: Sequence[BoardRow]) -> list[tuple[str, str, str]]:
-    """The start, middle and end of each name; in one line the middle is left out. It is empty where the name is short,
-    or where another name would read the same without it."""
-    half = NAME // 2
-    parts = list[tuple[str, str, str]]()
-    for title in (one_line(row.name.title, 500) for row in rows):
-        parts.append((title[:half], title[half:-half], title[-half:]) if len(title) > NAME else (title, "", ""))
-    titles: dict[tuple[str, str], set[str]] = defaultdict(set)
-    for start, middle, end in parts:
-        titles[start, end].add(middle)
+    """The start, middle and end of each name; the middle, empty in a short one, is left out on one line."""
+    titles = [one_line(row.name.title, 500) for row in rows]
+    ends: dict[tuple[str, str], set[str]] = defaultdict(set)
+    for title in titles:
+        ends[title[: NAME // 2], title[-NAME // 2 :]].add(title)
+    return [_parts(title, ends[title[: NAME // 2], title[-NAME // 2 :]] - {title}) for title in titles]
+
+
+def _parts(title: str, alike: Collection[str]) -> tuple[str, str, str]:
+    """A name in parts; after the middle stands what distinguishes it from those with the same start and end."""
+    if len(title) <= NAME:
+        return title, "", ""
+    start, end = NAME // 2, len(title) - NAME // 2
+    if alike:
+        end = min(end, max(_common_length(title, other) for other in alike))
+        start = min(start, end, NAME // 4)
+    return title[:start], title[start:end], title[end:]
+
+
+def _common_length(one: str, two: str) -> int:
+    """The number of characters with which both begin."""
+    return next((at for at, (a, b) in enumerate(zip(one, two, strict=False)) if a != b), min(len(one), len(two)))
+
+
+def _chips(rows: Sequence[BoardRow]) -> list[tuple[list[str], list[str]]]:
+    """What stands after each name: what distinguishes it from others of its name (data and seed of a training, the
+    settings that differ), and its family and number of parameters."""
+    details = _of_alike([row.name.title for row in rows], [row.name.detail for row in rows], _rarest_first)
+    differing = _of_alike(
+        [row.name.text for row in rows], [row.settings for row in rows], lambda texts: _rarest_first(varying(texts))
+    )
+    sizes = [compact(row.main.parameters) if row.main.parameters else "" for row in rows]
     return [
-        (start, middle, end) if len(titles[start, end]) == 1 else (start + middle + end, "", "")
-        for start, middle, end in parts
+        ([fact for fact in own if fact], [fact for fact in (row.main.family, size) if fact not in ("", UNKNOWN)])
+        for row, size, *own in zip(rows, sizes, details, differing, strict=True)
     ]
 
 
-def _is_long(row: BoardRow, name: tuple[str, str, str], chips: Sequence[tuple[str, bool]]) -> bool:
-    """Does a row need more than one line, so that what distinguishes it from others of its name is not left out?"""
-    facts = [*(badge.text for badge in row.badges), *(chip for chip, distinguishes in chips if distinguishes)]
-    title = len(name[0]) + len(name[2])
-    return title > NAME or 1.2 * title + sum(len(fact) + 4 for fact in facts) > LINE
-
-
-def _chips(rows: Sequence[BoardRow]) -> list[list[tuple[str, bool]]]:
-    """What stands after each name: what distinguishes the checkpoint from others of its name, the settings that differ
-    between the rows of one checkpoint, family, number of parameters; and whether it distinguishes the row."""
+def _of_alike(
+    names: Sequence[str], texts: Sequence[str], change: Callable[[Sequence[str]], Sequence[str]]
+) -> list[str]:
+    """The texts, those of equal names changed together."""
     alike: dict[str, list[int]] = defaultdict(list)
-    for at, row in enumerate(rows):
-        alike[row.name.text].append(at)
-    differing = [""] * len(rows)
-    for group in alike.values():
-        for at, text in zip(group, varying([rows[at].settings for at in group]), strict=True):
-            differing[at] = text
-    facts = [
-        (
-            (row.name.detail, True),
-            (text, True),
-            (main.family, False),
-            (compact(main.parameters) if main.parameters else "", False),
-        )
-        for row, main, text in zip(rows, (row.main for row in rows), differing, strict=True)
-    ]
-    return [[(fact, own) for fact, own in of_row if fact and fact != UNKNOWN] for of_row in facts]
+    for at, name in enumerate(names):
+        alike[name].append(at)
+    changed = {
+        at: text
+        for group in alike.values()
+        for at, text in zip(group, change([texts[at] for at in group]), strict=True)
+    }
+    return [changed[at] for at in range(len(texts))]
+
+
+def _rarest_first(texts: Sequence[str]) -> list[str]:
+    """Each text with the parts that the fewest have first, since the end may be cut off."""
+    parts = [text.split(", ") for text in texts]
+    counts = Counter(part for own in parts for part in own)
+    return [", ".join(sorted(own, key=lambda part: counts[part])) for own in parts]
 
 
 def _note_values(view: BoardView) -> dict[str, Any]:

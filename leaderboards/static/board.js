@@ -23,10 +23,10 @@
 
   // The search looks at a row's name, settings and seeds, not at its date, badges, scores and hashes.
   function described(row) {
-    const texts = [...row.querySelectorAll("th > small, th > i")].flatMap((part) => [...part.childNodes])
+    const texts = [...row.querySelectorAll("th > small, th i")].flatMap((part) => [...part.childNodes])
       .filter((node) => node.nodeType === 3);
     const seeds = [...row.querySelectorAll("th > small:not(:last-child) > a")].map((link) => `seed ${link.textContent}`);
-    return [row.querySelector("th > a"), ...texts].map((node) => node.textContent).concat(seeds).join(" ");
+    return [row.querySelector("th a"), ...texts].map((node) => node.textContent).concat(seeds).join(" ");
   }
 
   // Lowercase words and numbers, each with a space on both sides: " tiny llada steps 16 temperature 0.5 ".

@@ -15,7 +15,7 @@
     tick.type = "checkbox";
     tick.className = "tick";
     tick.autocomplete = "off";
-    tick.setAttribute("aria-label", `Compare ${row.querySelector("th > a").textContent}, ${runs}`);
+    tick.setAttribute("aria-label", `Compare ${row.querySelector("th a").textContent}, ${runs}`);
     tick.addEventListener("change", () => choose(tick));
     row.querySelector("th").prepend(tick);
     ticks.push([tick, runs]);

@@ -45,7 +45,7 @@ def board(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def shown(page: Any) -> list[str]:
     """Models of the rows as they stand."""
     settle(page)
-    return [name[:10] for name in page.locator("table.board tbody th[scope=row] > a").all_inner_texts()]
+    return [name[:10] for name in page.locator("table.board tbody th[scope=row] > div > a").all_inner_texts()]
 
 
 def heads(page: Any) -> list[str]:

@@ -15,7 +15,7 @@ from dare_bench.leaderboards.builder import build
 
 def names(page: Any) -> list[str]:
     settle(page)
-    return list(page.locator("table.board tbody th[scope=row] > a").all_inner_texts())
+    return list(page.locator("table.board tbody th[scope=row] > div > a").all_inner_texts())
 
 
 def test_the_slider_limits_the_passes_of_the_task_that_ranks(look: Look, tmp_path: Path) -> None:

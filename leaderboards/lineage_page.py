@@ -41,14 +41,16 @@ Line = tuple[TrainingRecipe, SeedTraining, Sequence[tuple[CheckpointNode, RunSco
 
 @dataclass(frozen=True, slots=True)
 class _ScoreLine:
-    """A checkpoint's score of one task and its difference to the parent's, or the ``reason`` why there is none."""
+    """A checkpoint's score of one task and its difference to the parent's, or the ``reason`` why there is none.
+    ``others``: how many more runs of the ``checkpoint`` (its page) have a score of the task."""
 
     label: str
     page: str
     score: Score
     delta: Delta | None = None
     reason: str = ""
-    other_settings: int = 0
+    checkpoint: str = ""
+    others: int = 0
 
 
 def link(context: Context) -> Link | None:
@@ -67,19 +69,15 @@ def write(site: Site, context: Context) -> None:
         trees.append(_TreeBuilder(site, context, root, tasks_of(root, columns)).tree(place))
     p = p_values(changes_of(site, context)[0])
     for tree in trees:
-        inputs = tree, len(trees), p
-        site.part(f"lineage {tree['place']}", inputs, partial(_write_tree, site, *inputs))
+        page = partial(_write_page, site, tree["place"], p, tree=tree, alone=len(trees) == 1)
+        site.part(f"lineage {tree['place']}", (tree, len(trees), p), page)
     if len(trees) > 1:
-        site.part("lineage", trees, partial(_write_page, site, INDEX, trees=trees))
+        site.part("lineage", (trees, p), partial(_write_page, site, INDEX, p, trees=trees))
 
 
-def _write_tree(site: Site, tree: dict[str, Any], count: int, p: Sequence[float]) -> None:
+def _write_page(site: Site, place: str, p: Sequence[float], **values: Any) -> None:
     # p-values are adjusted only when the page is written: a rebuild without a change needs no statistics.
-    _write_page(site, tree["place"], tree=tree, alone=count == 1, adjusted=adjust(p))
-
-
-def _write_page(site: Site, place: str, **values: Any) -> None:
-    site.page(place, "lineage.html.j2", **{"tree": None, "trees": [], **values})
+    site.page(place, "lineage.html.j2", **{"tree": None, "trees": [], "adjusted": adjust(p), **values})
 
 
 class _TreeBuilder:
@@ -151,15 +149,15 @@ class _TreeBuilder:
 
     def _compared(self, node: CheckpointNode, task: str, own: RunScore, label: str) -> _ScoreLine:
         """A checkpoint's score and its paired difference to the parent's."""
-        others = len({other.score.fingerprint for other in node.scored(task)}) - 1
+        line = partial(_line, own, label, checkpoint=own.entry.checkpoint_page, others=len(node.scored(task)) - 1)
         base = base_score(node, task, own.score)
         if isinstance(base, str):
-            return _line(own, label, reason=base, other_settings=others)
+            return line(reason=base)
         delta = pair_differences.difference(self.site, base.entry, own.entry, task, own.score.key)
         if isinstance(delta, str):
-            return _line(own, label, reason=f"not comparable: {delta}", other_settings=others)
+            return line(reason=f"not comparable: {delta}")
         self.unpaired += not delta.paired
-        return _line(own, label, delta=delta, other_settings=others)
+        return line(delta=delta)
 
     def _slopes(self, ident: str, node: CheckpointNode, task: str, lines: Sequence[Line]) -> Markup:
         """The last scores of each recipe that started from ``node``, beside the score of ``node``."""

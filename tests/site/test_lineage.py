@@ -303,6 +303,27 @@ def test_the_runs_of_docs_trained_tell_what_its_table_tells(tmp_path: Path) -> N
     assert sum(name.startswith("pair ") for name in facts) == 6  # with its base, and the four rows with each other
 
 
+def test_what_is_gray_in_the_table_is_gray_in_the_card(tmp_path: Path) -> None:
+    """A gain of one document of forty cannot be told from none, one of thirty can."""
+    make_checkpoint(tmp_path / "runs", "base", 0.25)
+    make_checkpoint(tmp_path / "runs", "little", 0.275, trained(method="dpo"))
+    make_checkpoint(tmp_path / "runs", "much", 0.95, trained(method="sft"))
+    build(tmp_path / "runs", tmp_path / "site")
+    page = (tmp_path / "site/lineage/index.html").read_text()
+    assert re.findall(r'class="gain([a-z ]*)">([^<]+)<', page) == [(" none", "+2.5"), ("", "+70.0")]
+    assert [look for look, _ in re.findall(r'class="delta (\w+)"[^>]*>([^<]+)<', page)] == ["none", "up"]
+
+
+def test_more_runs_of_a_checkpoint_are_counted_whatever_differs(tmp_path: Path) -> None:
+    make_checkpoint(tmp_path / "runs", "base", 0.25)
+    for name in ("first", "again", "third"):
+        make_checkpoint(tmp_path / "runs", "tuned", 0.5, trained(), run_id=name)
+    build(tmp_path / "runs", tmp_path / "site")
+    page = (tmp_path / "site/lineage/index.html").read_text()
+    (place,) = re.findall(r'href="\.\./(checkpoints/[^"]+)">and 2 more runs<', page)
+    assert "first" in (tmp_path / "site" / place).read_text()
+
+
 def test_scores_stand_against_the_forwards_of_their_training(tmp_path: Path) -> None:
     make_reinforced(tmp_path / "runs")
     build(tmp_path / "runs", tmp_path / "site", samples=False)

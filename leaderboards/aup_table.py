@@ -81,15 +81,15 @@ def _of_rows(site: Site | None, rows: Sequence[tuple[BoardRow, RunScore]], best:
 def method_key(cell: RunScore) -> str:
     """Equal for two budgets of one method."""
     entry, score = cell.entry, cell.score
-    decoding = _without_budget(entry.decodings.get(score.task, {}))
+    decoding = without_budget(entry.decodings.get(score.task, {}))
     facts = [recipe_of(entry), entry.dtype, score.key, score.task_fingerprint, score.engine, decoding]
     return json.dumps(facts, sort_keys=True, default=str)
 
 
-def _without_budget(settings: Mapping[str, Any]) -> dict[str, Any]:
+def without_budget(settings: Mapping[str, Any]) -> dict[str, Any]:
     """The settings without those of budget, also inside a strategy, and without those that only record more."""
     return {
-        name: _without_budget(value) if isinstance(value, Mapping) else value
+        name: without_budget(value) if isinstance(value, Mapping) else value
         for name, value in settings.items()
         if name not in Decoding.hidden and not _BUDGET.search(name)
     }

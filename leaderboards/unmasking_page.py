@@ -13,7 +13,7 @@ from typing import Any
 from dare_bench.analysis.document_view import document_view
 from dare_bench.analysis.unmasking import Unmasking
 from dare_bench.errors import DareError
-from dare_bench.leaderboards.aup_table import method_key
+from dare_bench.leaderboards.aup_table import without_budget
 from dare_bench.leaderboards.context import Context
 from dare_bench.leaderboards.entries import BoardEntry, RunScore
 from dare_bench.leaderboards.rendering import Link, slug
@@ -21,6 +21,7 @@ from dare_bench.leaderboards.sample_canvas import canvas
 from dare_bench.leaderboards.sample_document import PageBudget, anchor, question_of
 from dare_bench.leaderboards.site import Site
 from dare_bench.runs.index import Document
+from dare_bench.types import Decoding
 
 PLACE = "unmasking.html"
 SCENES, TRIED, FAMILIES = 4, 10, 6
@@ -102,11 +103,17 @@ def _two_settings(traced: Sequence[RunScore]) -> tuple[RunScore, RunScore] | Non
     """Of the best checkpoint that has two."""
     for own in traced:
         same = [other for other in traced if other.entry.checkpoint_page == own.entry.checkpoint_page]
-        methods = (other for other in same if method_key(other) != method_key(own))
-        budgets = (other for other in same if other.entry.settings != own.entry.settings)
-        if (other := next(methods, next(budgets, None))) is not None:
+        budgets = [other for other in same if _decoding(other) != _decoding(own)]
+        methods = (other for other in budgets if without_budget(_decoding(other)) != without_budget(_decoding(own)))
+        if (other := next(methods, next(iter(budgets), None))) is not None:
             return own, other
     return None
+
+
+def _decoding(own: RunScore) -> dict[str, Any]:
+    """The settings that an answer depends on, so neither the seed nor the number of documents."""
+    decoding = own.entry.decodings.get(own.score.task, {})
+    return {name: value for name, value in decoding.items() if name not in Decoding.hidden}
 
 
 def _write(site: Site, chosen: Sequence[UnmaskingScene]) -> None:

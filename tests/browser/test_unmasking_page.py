@@ -43,6 +43,19 @@ def test_two_answers_stand_side_by_side_under_one_player(look: Look, site: Path)
     assert faults_in_all_views(page) == []
 
 
+@pytest.mark.parametrize("scene", [0, 1], ids=["seed", "limit"])
+def test_runs_with_equal_decoding_are_no_pair(tmp_path: Path, scene: int) -> None:
+    """Another seed, or fewer documents, are no other settings."""
+    make_run(tmp_path / "runs", "one", documents="same")
+    alter(make_run(tmp_path / "runs", "two", documents="same", limit=20 if scene else None), seeds=[1] * 4)
+    build(tmp_path / "runs", tmp_path / "site")
+    assert not (tmp_path / "site/unmasking.html").exists()
+    make_run(tmp_path / "runs", "three", documents="same", decoding={"steps": 8})
+    build(tmp_path / "runs", tmp_path / "site")
+    page = (tmp_path / "site/unmasking.html").read_text()
+    assert page.count('class="scene together"') == 1 and "runs/three/" in page
+
+
 def test_one_button_plays_both(look: Look, site: Path) -> None:
     page = look(site / "unmasking.html")
     scene = page.locator("section.scene").first

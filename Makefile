@@ -57,10 +57,13 @@ approve: venv
 keywords: venv
 	@$(BIN)/python scripts/make_keywords.py
 
-# The documentation as a site with search, in build/docs. A dead link or anchor is an error. It needs only zensical.
+# The documentation as a site with search, in build/docs, with the demo's board in it where `make demo` was run (BOARD_URL:
+# the address that it will have). A dead link or anchor is an error. It needs only zensical.
+DEMO := demo/runs demo/tiny-llada-base-sft/runs --board demo
 docs: venv
 	@$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt zensical
-	@$(BIN)/python scripts/docs_site.py $(if $(wildcard demo/site/index.html),--board demo/site)
+	@test ! -f demo/site/index.html || $(BIN)/dare-bench leaderboard build $(DEMO) -o build/board --docs ../index.html --url "$(BOARD_URL)"
+	@$(BIN)/python scripts/docs_site.py $(if $(wildcard demo/site/index.html),--board build/board)
 
 bench: venv
 	@$(BIN)/python scripts/bench/sampler.py

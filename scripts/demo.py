@@ -16,6 +16,8 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 RUNS, TUNED, SITE = Path("demo/runs"), Path("demo/tiny-llada-base-sft"), Path("demo/site")
+DOCS = Path("build/docs/index.html")
+"""The documentation, where `make docs` has built it."""
 TASKS = "dare_sudoku,dare_countdown3,dare_arithmetic"
 MODELS = ("tiny-llada", "tiny-dream", "tiny-llada-base", "tiny-sdar", "tiny-llada2")
 SETTINGS = "--rows 3000 --max-steps 60 --per-device-train-batch-size 48 --learning-rate 1e-3 --eval-every 30"
@@ -65,7 +67,8 @@ def main() -> None:
     run("train", "sft", "--model", "tiny-llada-base", *data, "--output-path", TUNED)
     base, tuned = newest(RUNS, "tiny-llada-base-dare*"), newest(TUNED / "runs", "*")
     run("compare", base, tuned, "--task", "dare_sudoku", "--docs", "1")
-    run("leaderboard", "build", RUNS, TUNED / "runs", "-o", SITE, "--board", "demo")
+    docs = ("--docs", os.path.relpath(DOCS, SITE)) if DOCS.is_file() else ()
+    run("leaderboard", "build", RUNS, TUNED / "runs", "-o", SITE, "--board", "demo", *docs)
     run("ls", "runs", RUNS.parent)
     example = newest(RUNS, "tiny-llada-dare*")
     run("show", example, "--task", "dare_sudoku", "--doc", "0")

@@ -10,11 +10,12 @@ from markupsafe import Markup
 from dare_bench.formatting import short_range, short_score
 from dare_bench.leaderboards.board_rows import BoardRow
 from dare_bench.leaderboards.charts.axes import px
-from dare_bench.leaderboards.charts.labels import shorten, width
+from dare_bench.leaderboards.charts.labels import width
 from dare_bench.leaderboards.context import BoardView, Context
 from dare_bench.leaderboards.entries import BoardEntry
 from dare_bench.leaderboards.rendering import render
 from dare_bench.leaderboards.site import Site
+from dare_bench.runs.text import shorten
 
 _SCALE, _MARGIN = 11 / 12, 6.0
 """Size of the badge's text, as a share of that of labels on charts; and the space beside it."""

@@ -34,11 +34,11 @@ def elements(comparison: RunComparison, docs: int) -> Iterator[Element]:
     ], ("created", "model", "status"))  # fmt: skip
     scores, p = " -> ".join(_sides(comparison)), _HOLM if _tests(comparison) > 1 else "p"
     brief = _without(
-        _runs(comparison, "runs"), ("task", scores, "difference", "changed", p, "verdict"),
-        [_brief_row(comparison, item) for item in comparison.items], ("changed", scores, p),
+        _runs(comparison, "runs"), ("task", "n", scores, "difference", "changed", p, "verdict"),
+        [_brief_row(comparison, item) for item in comparison.items], ("changed", scores, p, "n"),
     )  # fmt: skip
     yield ReportTable(
-        (*_runs(comparison, "runs"), "task", "metric", *_sides(comparison), "difference", "better", "worse", "p",
+        (*_runs(comparison, "runs"), "task", "metric", "n", *_sides(comparison), "difference", "better", "worse", "p",
          _HOLM, "verdict"),
         [_row(comparison, item) for item in comparison.items], (brief, *brief.narrower),
     )  # fmt: skip
@@ -68,15 +68,15 @@ def _brief_row(comparison: RunComparison, item: ScoreComparison) -> list[str]:
     difference, share = item.difference, item.is_share
     first, second = (short_number(value, share) for value in item.values)
     ends = f" [{_signed(difference.lo, share)}, {_signed(difference.hi, share)}]" if difference.lo is not None else ""
-    verdict = {"no difference shown": "not shown"}.get(item.verdict, item.verdict)
     return [
         *_runs(comparison, f"{letter(item.first)} to {letter(item.second)}"),
         item.task,
+        str(difference.n),
         f"{first} -> {second}",
         _signed(difference.value, share) + ends,
         f"+{len(item.better)} -{len(item.worse)}",
         p_value(item.adjusted),
-        ("FORCED: " if item.breaks else "") + verdict,
+        ("FORCED: " if item.breaks else "") + item.verdict,
     ]
 
 
@@ -101,6 +101,7 @@ def _row(comparison: RunComparison, item: ScoreComparison) -> list[str]:
         *_runs(comparison, f"{letter(item.first)} to {letter(item.second)}"),
         item.task,
         metric,
+        str(difference.n),
         *(f"{number(value, share)} ({bounds(interval.lo, interval.hi, share)})" for value, interval in scores),
         f"{number(difference.value, share, '+')} ({bounds(difference.lo, difference.hi, share, '+')})",
         str(len(item.better)),
@@ -132,9 +133,11 @@ def _method(comparison: RunComparison) -> Iterator[str]:
         )
     else:
         yield f"the verdict is based on p, at {level}"
-    for item in items:
-        if item.verdict in ("no difference shown", "cannot tell"):
-            yield f"{comparison.title(item)}: {detectable_drop(item.difference.n, item.smallest_drop, item.is_share)}"
+    yield from comparison.once(
+        (item, detectable_drop(item.difference.n, item.smallest_drop, item.is_share))
+        for item in items
+        if item.verdict in ("no difference shown", "cannot tell")
+    )
 
 
 def detectable_drop(n: int, drop: float, share: bool) -> str:
@@ -155,7 +158,7 @@ def _caveats(comparison: RunComparison) -> Iterator[Element]:
     if broken:
         yield Heading(FORCED, 3)
         yield Bullets(broken)
-    if warnings := comparison.warning_lines():
+    if warnings := [*comparison.stopped(), *comparison.warning_lines()]:
         yield Heading("Warnings", 3)
         yield Bullets(warnings)
     settings: dict[tuple[str, str], dict[tuple[str, str], list[str]]] = {}

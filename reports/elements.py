@@ -225,7 +225,8 @@ def show(elements: Iterable[Element], console: Console) -> None:
         match element:
             case Heading(text, level):
                 console.print()
-                console.print(Text(visible(text), "bold reverse" if level < 2 else "bold cyan"), soft_wrap=True)
+                style = "bold reverse" if level < 2 else "bold cyan"
+                console.print(Text(visible(text), style), soft_wrap=not console.is_terminal)
             case Paragraph(text):
                 console.print(Text(visible(text)), soft_wrap=not console.is_terminal)
             case Bullets(items, short):

@@ -5,21 +5,21 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Iterator, Sequence
-from dataclasses import asdict
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict, replace
 from typing import Any
 
 from dare_bench.analysis.intervals import separable
 from dare_bench.analysis.names import run_names, unknown_text
 from dare_bench.analysis.published import Bounded, PublishedComparison
 from dare_bench.analysis.settings import answers_each, config_of, distinguishing
-from dare_bench.analysis.task_changes import SharedTask
-from dare_bench.formatting import NONE, bounds, percent
+from dare_bench.analysis.task_changes import SharedTask, TaskChange
+from dare_bench.formatting import NONE, bounds, percent, short_number
 from dare_bench.reports.elements import Bullets, Element, Heading, Paragraph, ReportTable
 from dare_bench.runs.reader import Run
 from dare_bench.runs.schema import UNKNOWN, Block
 from dare_bench.runs.scores import Score
-from dare_bench.runs.text import counted, no_answer, stopping, undecided
+from dare_bench.runs.text import counted, listed, no_answer, shorten, stopping, undecided
 
 _FEW_RUNS = 2
 _FEW_TASKS = 4
@@ -39,7 +39,7 @@ def elements(runs: Sequence[Run]) -> Iterator[Element]:
     for run, name, settings in zip(runs, run_names(runs), distinguishing(runs), strict=True):
         yield Heading(name)
         if run.block is None:
-            yield Paragraph(f"No results yet (status {run.status}): run the same command again to finish it.")
+            yield Paragraph(f"{_no_results(run).capitalize()}: run the same command again to finish it.")
             continue
         block = run.block
         facts = [
@@ -78,16 +78,38 @@ def _overview(runs: Sequence[Run]) -> Iterator[Element]:
         common = {"model": first["model"], "harness": run.require_block().harness.name}
         if texts := [text for name, text in common.items() if name not in columns]:
             yield Paragraph(f"All: {' under '.join(texts)}.")
-    yield _table(columns, [(run, score, [labels[name] for name in columns]) for run, score, labels in rows])
-    notes = [
-        f"{names[id(run)]}: {text}"
-        for run in runs
-        if run.block
-        for text in (*_repeats(run), *_draws(run), *_limitations(run))
-    ]
-    notes += [f"{names[id(run)]}: no results yet (status {run.status})" for run in runs if run.block is None]
+    whole = _table(columns, [(run, score, [labels[name] for name in columns]) for run, score, labels in rows])
+    yield replace(whole, narrower=[_brief(rows, True), _brief(rows, False)])
+    notes: dict[str, list[str]] = {}
+    for run in runs:
+        texts = (*_repeats(run), *_draws(run), *_limitations(run)) if run.block else (_no_results(run),)
+        for text in texts:
+            notes.setdefault(text, []).append(names[id(run)])
     if notes:
-        yield Bullets(notes)
+        yield Bullets(*([f"{listed(of, most)}: {text}" for text, of in notes.items()] for most in (len(runs), 2)))
+
+
+def _brief(rows: Sequence[tuple[Run, Score, Mapping[str, str]]], with_n: bool) -> ReportTable:
+    """The table for a narrow terminal: one column says which run it is, by its model where no other run has it, else by
+    its id; long names lack their middle."""
+    ids_of: dict[str, set[str]] = {}
+    for _, _, labels in rows:
+        ids_of.setdefault(labels["model"], set()).add(labels["run"])
+    keys = {labels["task"]: score.key for _, score, labels in rows}
+    several = any(keys[labels["task"]] != score.key for _, score, labels in rows)
+    lines = []
+    for _, score, labels in rows:
+        name = labels["model"] if len(ids_of[labels["model"]]) == 1 else labels["run"]
+        task = f"{labels['task']} {score.key.removesuffix(',none')}" if several else labels["task"]
+        value, *ends = (short_number(number, score.is_share) for number in (score.value, score.lo, score.hi))
+        lines.append(
+            [shorten(name, 27), shorten(task, 22), f"{value} [{', '.join(ends)}]", *([score.n_text] if with_n else [])]
+        )
+    return ReportTable(["run", "task", "% [95%]", *(["n"] if with_n else [])], lines)
+
+
+def _no_results(run: Run) -> str:
+    return f"no results yet (status {run.status})"
 
 
 def _headlines(run: Run) -> Iterator[Score]:
@@ -276,9 +298,14 @@ def task_elements(tasks: Sequence[SharedTask]) -> Iterator[Element]:
     several = len({task.harness for task in tasks}) > 1
     titles = [f"{task.task} ({task.harness})" if several else task.task for task in tasks]
     for task, title in zip(tasks, titles, strict=True):
+        alike: dict[tuple[str, ...], list[TaskChange]] = {}
         for change in task.changes:
-            yield Heading(f"{title}: {change.first} and {change.second}", 3)
-            yield Bullets([*change.breaks, *change.notes])
+            alike.setdefault((*change.breaks, *change.notes), []).append(change)
+        for texts, changes in alike.items():
+            others = [change.second for change in changes]
+            several = len(others) > 1
+            yield Heading(f"{title}: {changes[0].first} and {f'{len(others)} others' if several else others[0]}", 3)
+            yield Bullets(*([*([listed(others, most)] if several else []), *texts] for most in (len(others), 5)))
     for recorded, qualified in ((True, ""), (False, ", as far as external results record them")):
         same = dict.fromkeys(
             title for task, title in zip(tasks, titles, strict=True) if not task.changes and task.recorded == recorded

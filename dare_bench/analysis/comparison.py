@@ -130,13 +130,28 @@ class RunComparison:
 
     def warning_lines(self) -> list[str]:
         """Each warning once, with the comparisons that it concerns unless it concerns all."""
-        return self._once((item, text) for item in self.items for text in item.warnings)
+        return self.once((item, text) for item in self.items for text in item.warnings)
 
     def settings_lines(self) -> list[str]:
         """Each text about settings that differ once, in the same way."""
-        return self._once((item, item.settings_text) for item in self.items if item.settings_text)
+        return self.once((item, item.settings_text) for item in self.items if item.settings_text)
 
-    def _once(self, texts: Iterable[tuple[ScoreComparison, str]]) -> list[str]:
+    def stopped(self) -> list[str]:
+        """A line where runs stopped by their scores: what then holds, and what does not."""
+        stopped = [
+            f"{name} at ±{block.until_halfwidth:g} points"
+            for name, block in zip(self.names, (run.block for run in self.runs), strict=True)
+            if block is not None and block.until_halfwidth is not None
+        ]
+        if not stopped:
+            return []
+        return [
+            f"stopped by --until-halfwidth: {', '.join(stopped)}. The intervals of these scores hold wherever a run stops;"
+            " p and the intervals of differences assume a number of documents that was fixed beforehand"
+        ]
+
+    def once(self, texts: Iterable[tuple[ScoreComparison, str]]) -> list[str]:
+        """Each text once, with the comparisons that it concerns unless it concerns all."""
         items_of: dict[str, list[ScoreComparison]] = {}
         for item, text in texts:
             items_of.setdefault(text, []).append(item)

@@ -41,6 +41,16 @@ def one_line(text: str, limit: int = 80) -> str:
     return text if len(text) <= limit else text[: limit - 1] + "…"
 
 
+def shorten(text: str, limit: int = 26) -> str:
+    """``text`` on one line of at most ``limit`` characters. A long one keeps both ends, since names of one model differ
+    in the last words."""
+    line = one_line(text, 400)
+    if len(line) <= limit:
+        return line
+    head = (limit - 1) * 3 // 5
+    return f"{line[:head].rstrip()}…{line[len(line) - (limit - 1 - head) :].lstrip()}"
+
+
 def visible_json(value: Any) -> str:
     """``value`` as indented strict JSON (see :func:`~dare_bench.runs.writer.plain`); characters that :func:`visible`
     replaces are escaped."""

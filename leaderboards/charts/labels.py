@@ -1,4 +1,4 @@
-"""Text in a drawing: its width, how to shorten it, and where there is free space for it."""
+"""Text in a drawing: its width, labels that can be told apart, and where there is free space for them."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from dare_bench.runs.text import one_line
+from dare_bench.runs.text import shorten
 
 HEIGHT = 14.0
 """Height of a line of label text, in the drawing's units."""
@@ -31,16 +31,6 @@ def _em(letter: str) -> float:
     if letter in _WIDE or unicodedata.east_asian_width(letter) in "WF":
         return 1.0
     return 0.72 if letter.isupper() else 0.62
-
-
-def shorten(name: str, limit: int = 26) -> str:
-    """``name`` on one line, without invisible characters; a long one keeps both ends, since runs of one model differ in
-    the last words."""
-    text = one_line(name, 400)
-    if len(text) <= limit:
-        return text
-    head = (limit - 1) * 3 // 5
-    return f"{text[:head].rstrip()}…{text[len(text) - (limit - 1 - head) :].lstrip()}"
 
 
 def distinct(names: Sequence[str], details: Sequence[str], limit: int = 26) -> list[str]:

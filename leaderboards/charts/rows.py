@@ -12,9 +12,9 @@ from markupsafe import Markup, escape
 from dare_bench.formatting import chart_score, with_interval
 from dare_bench.leaderboards.charts import frame
 from dare_bench.leaderboards.charts.axes import AxisScale, linear, px, tick_labels
-from dare_bench.leaderboards.charts.labels import fitting, shorten
+from dare_bench.leaderboards.charts.labels import fitting
 from dare_bench.leaderboards.rendering import Tone
-from dare_bench.runs.text import one_line
+from dare_bench.runs.text import one_line, shorten
 
 _WIDTH, _LEFT, _RIGHT, _TOP = 600, 12, 588, 12
 _EFFECT_ROW, _ROW = 46, 44

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 from rich.console import Console
-from run_factory import make_run
+from run_factory import alter, make_run
 
 from dare_bench.analysis.comparison import compare as compare_runs
 from dare_bench.cli import main
@@ -59,6 +59,29 @@ def test_a_narrow_terminal_has_one_line_a_task(tmp_path: Path, width: int) -> No
     assert len(rows) == 3 and all(line.rstrip().endswith("better") for line in rows)
     shown = ["+25.0 [" in rows[0]] + [part in rows[0] for part in ("+10 -0", "50.0 -> 75.0", "0.0059")]
     assert shown == {80: [True] * 4, 60: [True, False, False, True], 45: [True, False, False, False]}[width], lines
+
+
+def test_the_verdict_is_in_full_with_the_number_of_documents(tmp_path: Path) -> None:
+    runs = [
+        Run(make_run(tmp_path, name, values={"t": HALF, "u": HALF}, documents="same")) for name in ("before", "after")
+    ]
+    console = Console(width=80, file=io.StringIO(), force_terminal=False, markup=False, highlight=False)
+    show(list(elements(compare_runs(runs), 0)), console)
+    assert isinstance(console.file, io.StringIO)
+    head, _, *rows = console.file.getvalue().partition("task ")[2].splitlines()[:4]
+    assert head.split()[0] == "n" and all(row.split()[1] == "40" for row in rows)
+    assert all(row.rstrip().endswith("no difference shown") for row in rows)
+    assert console.file.getvalue().count("detectable with 40 documents") == 1, "once for both tasks"
+
+
+def test_a_run_that_stopped_by_its_score_has_a_note(tmp_path: Path, capsys: Out) -> None:
+    names = _two(tmp_path)
+    compare(names, docs=0)
+    assert "--until-halfwidth" not in capsys.readouterr().out
+    alter(Path(names[1]), until_halfwidth=5.0)
+    compare(names, docs=0)
+    text = " ".join(capsys.readouterr().out.split())
+    assert "stopped by --until-halfwidth: b at ±5 points. The intervals of their scores hold" in text
 
 
 def test_a_limited_run_is_said_to_be_limited(tmp_path: Path, capsys: Out) -> None:
@@ -116,7 +139,7 @@ def test_what_documents_could_show_is_said_only_where_they_show_nothing(tmp_path
     same = str(make_run(tmp_path, "c", values={"s": HALF}, documents="same", seed=1))
     compare([names[0], same], docs=0)
     output = capsys.readouterr().out
-    assert "s: detectable with 40 documents: a drop of " in output and " points or more (with a power of 80%)" in output
+    assert "- detectable with 40 documents: a drop of " in output and " points or more (with a power of 80%)" in output
 
 
 def test_json_and_markdown(tmp_path: Path, capsys: Out) -> None:

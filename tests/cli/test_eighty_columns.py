@@ -64,6 +64,29 @@ def runs(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return root
 
 
+@pytest.fixture(scope="module")
+def many(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Six runs of one model and two tasks, with other settings, prompts and documents."""
+    root = tmp_path_factory.mktemp("many")
+    for at in range(6):
+        changes = {"fingerprint": "other"} if at > 3 else {}
+        folder = make_run(
+            root, f"many-{at}", model="LLaDA-8B-Instruct-with-a-long-name", decoding={"steps": 8 * at + 8},
+            values={"dare_sudoku": HALF, "minerva_math_counting_and_probability": MORE}, documents="same", **changes,  # type: ignore[arg-type]
+        )  # fmt: skip
+        alter(folder, notes=["a note"])
+    return root
+
+
+def test_a_report_of_many_runs_says_each_thing_once(many: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    lines = printed(monkeypatch, "report", str(many))
+    rows = [line for line in lines if "dare_sudoku" in line and "[" in line]
+    assert [row.split()[0] for row in rows] == [f"many-{at}" for at in range(6)]
+    assert all(row.split()[1:5] == ["dare_sudoku", "50.0", "[35.2,", "64.8]"] for row in rows)
+    assert next(line for line in lines if "and 2 others" in line) == "dare_sudoku: many-0 and 2 others"
+    assert sum("changed between these runs" in line for line in lines) == 2, "once for each task"
+
+
 READ = {
     "tasks": "ls tasks",
     "models": "ls models",
@@ -78,7 +101,9 @@ READ = {
     "show": "show AFTER",
     "show a document": "show AFTER --doc 1",
     "report": "report RUNS",
+    "report of many": "report RUNS MANY",
     "compare": "compare BEFORE AFTER",
+    "compare many": "compare BEFORE AFTER MANY/many-2 --force",
     "regress": "regress AFTER --baseline OUT/base.json --update",
     "leaderboard build": "leaderboard build RUNS -o OUT/site --no-samples",
     "leaderboard submit": "leaderboard submit AFTER -o OUT/packs",
@@ -92,11 +117,13 @@ READ = {
 
 @pytest.mark.parametrize("words", READ.values(), ids=READ.keys())
 def test_no_line_is_longer_and_no_cell_is_folded(
-    words: str, runs: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    words: str, runs: Path, many: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     before, after = runs / "before-the-training-0123abcd", runs / "after-the-training-89ab0123"
-    places = {"RUNS": runs, "BEFORE": before, "AFTER": after}
-    filled = [str(places.get(word, word)).replace("OUT", str(tmp_path)) for word in words.split()]
+    places = {"RUNS": runs, "BEFORE": before, "AFTER": after, "MANY": many}
+    filled = [
+        str(places.get(word, word)).replace("OUT", str(tmp_path)).replace("MANY", str(many)) for word in words.split()
+    ]
     lines = printed(monkeypatch, *filled)
     assert too_long(lines) == []
     for head, first in pairwise(lines):

@@ -16,8 +16,9 @@ from dare_bench.formatting import compact
 from dare_bench.leaderboards.charts import frontier, frontier_table
 from dare_bench.leaderboards.charts.axes import linear, logarithmic, tick_labels
 from dare_bench.leaderboards.charts.frame import CLASSES, classes, shape
-from dare_bench.leaderboards.charts.labels import HEIGHT, fitting, shorten, spread, width
+from dare_bench.leaderboards.charts.labels import HEIGHT, fitting, spread, width
 from dare_bench.leaderboards.rendering import HERE
+from dare_bench.runs.text import shorten
 
 
 @dataclass(frozen=True)

@@ -146,8 +146,8 @@ class RunComparison:
         if not stopped:
             return []
         return [
-            f"stopped by --until-halfwidth: {', '.join(stopped)}. The intervals of these scores hold wherever a run stops;"
-            " p and the intervals of differences assume a number of documents that was fixed beforehand"
+            f"stopped by --until-halfwidth: {', '.join(stopped)}. The intervals of their scores hold wherever a run"
+            " stops; p and the intervals of differences assume a number of documents that was fixed beforehand"
         ]
 
     def once(self, texts: Iterable[tuple[ScoreComparison, str]]) -> list[str]:

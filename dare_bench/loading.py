@@ -347,6 +347,9 @@ def refuse_unknown_opening(given: Mapping[str, Any]) -> None:
         UsageError: with the allowed names or values.
     """
     known = (*OpeningSettings.model_fields, *ENGINE)
+    if "pretrained" in given:
+        model = given["pretrained"]
+        raise UsageError(f"--model-args: pretrained={model} is how lm-eval names a checkpoint; write --model {model}")
     for name in given:
         if name not in known:
             raise UsageError(f"--model-args: {name!r} is not an argument of load{suggestion(name, known)}")

@@ -80,7 +80,8 @@ def _text_columns(table: ScoreTable, intervals: Intervals, fingerprints: bool, p
         columns.append(_TextColumn(head, cells, numeric=True))
         known = [cell.passes if (cell := row.cells[at]) else None for row in table.rows]
         if passes and any(known):
-            columns.append(_TextColumn(f"{column.name} NFE", [_TextCell(figure(each)) for each in known], numeric=True))
+            texts = [_TextCell(NONE if each is None else figure(each)) for each in known]
+            columns.append(_TextColumn(f"{column.name} NFE", texts, numeric=True))
     if fingerprints:  # in the order of the columns
         prints = [" ".join(cell.score.fingerprint[:8] if cell else NONE for cell in row.cells) for row in table.rows]
         columns.append(_TextColumn("settings fingerprint", [_TextCell(text) for text in prints]))
@@ -162,7 +163,7 @@ def _latex(columns: list[_TextColumn], notes: list[str], caption: str | None) ->
 
 def _latex_cell(cell: _TextCell) -> str:
     distances = "$_{{-{}}}^{{+{}}}$".format(*cell.distances) if cell.ends else ""
-    text = latex_text(cell.text) + distances + latex_text(cell.after)
+    text = latex_text(cell.text) + distances + (f" {latex_text(cell.after)}" if cell.after else "")
     return rf"\textbf{{{text}}}" if cell.bold else text
 
 

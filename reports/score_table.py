@@ -18,7 +18,7 @@ from dare_bench.analysis.names import (
     short_names,
     trainings,
 )
-from dare_bench.analysis.settings import models_of, named_model, prompt_context
+from dare_bench.analysis.settings import SEED, models_of, named_model, prompt_context, seed_setting
 from dare_bench.analysis.task_changes import DatedScore, current, question_difference
 from dare_bench.errors import RunError, unknown
 from dare_bench.program import several
@@ -335,12 +335,10 @@ def table_notes(table: ScoreTable) -> Iterator[str]:
         yield f"Lower is better: {', '.join(lower)}."
     if any(cell.best for cell in table.cells()):
         yield (
-            "Bold: the best of a column and every score whose interval overlaps the best one's; scores of a part of a"
-            " task, or of another version of it, are not compared."
+            "Bold: the best of a column and every score whose interval overlaps the best one's; scores with a footnote,"
+            " unless it is that of approximate samplers, are not compared."
         )
 
-
-_SEEDS = ("python seed", "numpy seed", "seed", "few-shot seed")
 
 Shown = Sequence[tuple[Run, str]]
 """The runs of a row, each with the task or group whose score the row shows."""
@@ -406,7 +404,7 @@ def _of_run(run: Run) -> Iterator[tuple[str, Any]]:
     block, results = run.require_block(), run.results
     yield from {"dtype": block.model.dtype, **opened_with(results)}.items()
     yield from {"harness": block.harness.name, "answers to each prompt": block.repeats}.items()
-    yield from zip(_SEEDS, block.seeds or (UNKNOWN,) * len(_SEEDS), strict=True)
+    yield SEED, seed_setting(block.seeds) if block.seeds else UNKNOWN
     template = results.get("chat_template_sha")
     yield "chat template", str(template)[:8] if template else "not applied"
     if template:

@@ -82,8 +82,8 @@ def _overview(runs: Sequence[Run]) -> Iterator[Element]:
     yield replace(whole, narrower=[_brief(rows, True), _brief(rows, False)])
     notes: dict[str, list[str]] = {}
     for run in runs:
-        texts = (*_repeats(run), *_draws(run), *_limitations(run)) if run.block else (_no_results(run),)
-        for text in texts:
+        said = (*_repeats(run), *_draws(run), *_limitations(run)) if run.block else (_no_results(run),)
+        for text in said:
             notes.setdefault(text, []).append(names[id(run)])
     if notes:
         yield Bullets(*([f"{listed(of, most)}: {text}" for text, of in notes.items()] for most in (len(runs), 2)))

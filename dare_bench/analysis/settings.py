@@ -123,12 +123,17 @@ def requested(run: Run) -> dict[str, Any]:
     settings = opened_with(run.results) | block.decoding_requested
     settings |= {f"likelihood {name}": value for name, value in run.requested.get("likelihood", {}).items()}
     if block.seeds is not None and block.seeds != DEFAULT_SEEDS:
-        settings[SEED] = block.seeds[0] if len({*block.seeds}) == 1 else ",".join(map(str, block.seeds))
+        settings[SEED] = seed_setting(block.seeds)
     if block.repeats > 1:
         settings["repeats"] = block.repeats
     if chat_template(run) and run.results.get("fewshot_as_multiturn") is False:
         settings["fewshot_as_multiturn"] = False
     return settings
+
+
+def seed_setting(seeds: Sequence[int]) -> int | str:
+    """The seeds as ``--seed`` takes them: 1, or "0,1234,1234,1234"."""
+    return seeds[0] if len({*seeds}) == 1 else ",".join(map(str, seeds))
 
 
 def distinguishing(runs: Sequence[Run]) -> list[str]:

@@ -22,6 +22,7 @@ from dare_bench.config import parse_pairs, run_spec
 from dare_bench.errors import PromptError, UsageError
 from dare_bench.run_fields import DECODING, run_fields
 from dare_bench.runs.text import counted, visible
+from dare_bench.runs.writer import refuse_target
 from dare_bench.types import CheckpointSettings, Event, Generation, Message, Prompt, Tier
 
 if TYPE_CHECKING:
@@ -117,9 +118,27 @@ class Conversation:
             if terminal is None:
                 echo(f"{canvas.title}:\n{shown(canvas.answer)}" if several else shown(canvas.answer))
             if terminal is None or not several:
-                line = (f"{canvas.title}: " if several else "") + facts(canvas.answer)
-                for part in [line] if terminal is None else wrapped(line, terminal.width).splitlines():
-                    echo_error(part)
+                self._say((f"{canvas.title}: " if several else "") + facts(canvas.answer), terminal)
+        if not self.turns:
+            self._hint(canvases, terminal)
+
+    def _hint(self, canvases: Sequence[Canvas], terminal: Console | None) -> None:
+        """Say that most of a canvas was not needed, where nobody has chosen its length."""
+        for way, canvas in zip(self.ways, canvases, strict=True):
+            tokens, length = canvas.answer.tokens_to_eos if canvas.answer else 0, canvas.length
+            fits = 2 ** (tokens + 1).bit_length()
+            if "gen_length" not in way.fields and 2 * fits <= length:
+                used = counted(tokens, "token")
+                self._say(
+                    f"gen_length was the default, {length}, and the answer has {used}; a shorter canvas, as"
+                    f" --gen-length {fits}, takes fewer forwards, and may give another answer",
+                    terminal,
+                )
+                return
+
+    def _say(self, line: str, terminal: Console | None) -> None:
+        for part in [line] if terminal is None else wrapped(line, terminal.width).splitlines():
+            echo_error(part)
 
     def _record(self, prompt: str, answers: Sequence[Generation]) -> dict[str, Any]:
         """A turn as plain JSON."""
@@ -292,6 +311,8 @@ def generate(**options: Any) -> None:
         other = parse_pairs(against if "=" in against or against.lstrip().startswith("{") else f"strategy={against}")
         ways.append(Variant(against, {**given, **other}))
     texts = _texts(prompt, chat)
+    if html is not None:
+        refuse_target(html, "--html")
     log_to_stderr()
     conversation = Conversation(
         _open(fields, ways), ways, seed or 0, chat or template, html, json,

@@ -129,6 +129,8 @@ def verify(
     """
     from dare_bench.engine.verify import verify as check
 
+    if not Path(pack).exists():
+        raise UsageError(f"there is no pack {pack}; give the folder that dare-bench leaderboard submit wrote")
     checks = check(
         pack,
         model=model,

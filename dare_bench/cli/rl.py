@@ -10,6 +10,7 @@ import typer
 
 from dare_bench.cli.plain import echo, echo_error, echo_json, log_to_stderr, plain_console
 from dare_bench.runs.text import visible
+from dare_bench.runs.writer import refuse_target
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -35,6 +36,8 @@ def replay(
     """
     from dare_bench.training.setup import replay as replayed
 
+    if html is not None:
+        refuse_target(html, "--html")
     log_to_stderr()
     record = replayed(Path(out), step, model)
     shown = sorted(record["groups"], key=lambda group: not any(c["advantage"] for c in group))[:groups]

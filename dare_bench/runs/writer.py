@@ -54,6 +54,19 @@ def ensure_folder(path: str | Path) -> Path:
     return path
 
 
+def refuse_target(path: str | Path, option: str) -> None:
+    """Refuse a file that could not be written later, before there is work that would be lost; its folder is made.
+
+    Raises:
+        UsageError: it is a folder.
+        SaveError: its folder cannot be made, or not be written into.
+    """
+    if Path(path).is_dir():
+        raise UsageError(f"{option} {path} is a folder; give a file in it, as {option} {Path(path) / 'page.html'}")
+    if not os.access(ensure_folder(Path(path).parent), os.W_OK):
+        raise save_error(path, PermissionError(errno.EACCES, os.strerror(errno.EACCES)))
+
+
 def sync_folder(path: Path) -> None:
     """Flush a folder's entries to disk; a file system that does not support it (EINVAL) has nothing to flush."""
     handle = os.open(path, os.O_RDONLY)

@@ -128,6 +128,24 @@ def test_a_conversation_keeps_its_messages(typed: Any, monkeypatch: pytest.Monke
     assert asked[1] == [*asked[0], reply, {"role": "user", "content": "second"}]
 
 
+def test_a_long_default_canvas_has_a_hint_of_a_shorter_one() -> None:
+    code, _, err = call(["generate", "--model", "tiny-llada", "12+34="])
+    tokens, length = map(
+        int, re.findall(r"was the default, 128, and the answer has (\d+) tokens; .*-length (\d+)", err)[0]
+    )
+    assert code == 0 and tokens < length <= 64 and " 128 forwards" in err
+    code, _, err = call(["generate", "--model", "tiny-llada", "--gen-length", str(length), "12+34="])
+    assert code == 0 and f" {length} forwards" in err and "was the default" not in err
+
+
+@pytest.mark.parametrize("target", ["", "file/page.html"])
+def test_a_page_that_cannot_be_written_is_refused_before_the_model_is_opened(tmp_path: Path, target: str) -> None:
+    (tmp_path / "file").write_text("")
+    code, _, err = call(["generate", "--model", "no-model", "--html", str(tmp_path / target), "12+34="])
+    assert "no-model" not in err and err.count("\n") == 1
+    assert (code, "is a folder; give a file in it" in err) == ((1, False) if target else (2, True))
+
+
 def test_the_page_has_both_answers_and_their_order(tmp_path: Path) -> None:
     page = tmp_path / "answer.html"
     code, _, err = call([*SUM, "--against", "ascending", "--html", str(page), "12+34="])

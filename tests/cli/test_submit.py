@@ -145,8 +145,11 @@ def test_the_commands(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: O
     assert "FAIL  complete: dare_sudoku: 4 of 250 documents; finish the run, or allow parts: --allow-partial" in lines
     assert code_of("leaderboard", "verify", str(pack), "--allow-partial", "--json") == 0
     assert '"detail": "4 documents; dare_sudoku: 4 of 250 documents"' in capsys.readouterr().out
-    assert code_of("leaderboard", "verify", "nothing") == 1
-    assert capsys.readouterr().out.startswith("FAIL  files: nothing is not a folder; a pack is a folder of files")
+    assert code_of("leaderboard", "verify", "nothing") == 2
+    assert capsys.readouterr().err.startswith("error: there is no pack nothing; give the folder that")
+    Path("file").write_text("")
+    assert code_of("leaderboard", "verify", "file") == 1
+    assert capsys.readouterr().out.startswith("FAIL  files: file is not a folder; a pack is a folder of files")
     assert code_of("leaderboard", "submit", str(run.path), "-o", "packs") == 1
     assert capsys.readouterr().err.startswith(f"error: {pack} exists; remove it, or give another folder with --out")
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import html
 import io
 import json
 import re
@@ -23,8 +24,17 @@ from typesetting import tabular, typeset
 
 from dare_bench.analysis.run_finder import find_runs
 from dare_bench.errors import RunError, UnknownNameError
-from dare_bench.reports.export_formats import latex_text, render
-from dare_bench.reports.score_table import ScoreTable, score_table
+from dare_bench.reports.export_formats import SIGNS, latex_text, render
+from dare_bench.reports.score_table import (
+    MARK_NOTES,
+    ExportCell,
+    ExportRow,
+    ScoreTable,
+    export_column,
+    mark_best,
+    score_table,
+    table_notes,
+)
 from dare_bench.runs.reader import Run
 
 SERVED: dict[str, Any] = {
@@ -249,6 +259,34 @@ def test_counts_stand_in_the_header_or_where_they_differ(tmp_path: Path) -> None
     assert render(table(runs[0])).startswith("| checkpoint | t (n=20) |")
     text = render(table(*runs))
     assert text.startswith("| checkpoint | t |") and "(n=20)" in text and "(n=40)" in text
+    assert r" (n=20)} \\" in render(table(*runs), "latex"), "a space before it"
+
+
+def test_every_footnote_of_a_table_is_below_it_and_says_what_is_not_compared(tmp_path: Path) -> None:
+    """A marked score that is the highest of its column is not bold, except that of an approximate sampler."""
+    plain = [make_run(tmp_path, name, model=name, tasks={"t": share}) for name, share in (("a", 0.5), ("b", 0.45))]
+    assert bold(table(*plain)) == ["a", "b"]
+    for mark, sign in SIGNS.items():
+        cell = table(*plain).rows[0].cells[0]
+        assert cell is not None
+        marked, other = ExportCell(cell.score, (mark,)), ExportCell(cell.score)
+        mark_best([marked, other, ExportCell(cell.score)])
+        assert marked.best == (mark == "approximate") and other.best
+        column = export_column("t", cell.score.key, "t", [cell.score])
+        built = ScoreTable([column], [ExportRow("a", "", [marked]), ExportRow("b", "", [other])])
+        built.notes.extend(table_notes(built))
+        text = html.unescape(render(built).replace("\\", ""))
+        assert f"50.0{sign} (" in text and f"- {sign} {MARK_NOTES[mark]}." in text
+        assert "scores with a footnote, unless it is that of approximate samplers, are not compared" in text
+
+
+def test_equal_seeds_are_one_setting(tmp_path: Path) -> None:
+    runs = [make_run(tmp_path, f"r{seed}", tasks={"t": 0.5}) for seed in (1, 2)]
+    for seed, run in enumerate(runs, start=1):
+        alter(run, seeds=[seed] * 4)
+    assert [row.settings for row in table(*runs, make_run(tmp_path, "r", tasks={"t": 0.5})).rows] == [
+        "seed 1", "seed 2", "seed 0,1234,1234,1234",
+    ]  # fmt: skip
 
 
 HOSTILE = "a|b <img src=x onerror=alert(1)> *b* _c_ `d` [e](http://f) ~~g~~ &amp; $x$ @me \u202e\x1b[31m\nnext"

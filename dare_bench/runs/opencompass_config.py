@@ -46,10 +46,10 @@ def read_config(folder: Path) -> OpenCompassConfig:
         return OpenCompassConfig()
     assigned: dict[str, Any] = {}
     with warnings.catch_warnings(action="ignore"), suppress(SyntaxError, ValueError, RecursionError, MemoryError):
-        for statement in ast.parse(read_source(file, RunError)).body:
-            for target in statement.targets if isinstance(statement, ast.Assign) else ():
-                if isinstance(target, ast.Name):
-                    assigned[target.id] = _literal(statement.value)
+        statements = ast.parse(read_source(file, RunError)).body
+        for statement in (one for one in statements if isinstance(one, ast.Assign)):
+            names = [target.id for target in statement.targets if isinstance(target, ast.Name)]
+            assigned |= dict.fromkeys(names, _literal(statement.value))
     return OpenCompassConfig(_by_abbr(assigned.get("models")), _by_abbr(assigned.get("datasets")))
 
 

@@ -1,24 +1,10 @@
-"""The recipes of the tiny checkpoints: sizes, data mixture, schedule, seed. A checkpoint is one step of a recipe."""
+"""The recipes of the tiny checkpoints: data mixture, schedule, seed. A checkpoint is one step of a recipe; sizes and
+tokenizer are those of the bundled checkpoint of its family."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
 from typing import Any
-
-
-@dataclass(frozen=True)
-class RecipeExperts:
-    """A mixture of experts: the first layer is dense, every other has ``count`` experts of ``width``, ``top_k`` per
-    token from the ``top_groups`` best of ``groups``, and one shared expert of the same width."""
-
-    count: int = 8
-    top_k: int = 2
-    width: int = 40
-    groups: int = 4
-    top_groups: int = 2
-    scale: float = 2.5
-    balance_rate: float = 1e-3
-    """Change of an expert's bias per step (see ``balance``)."""
 
 
 @dataclass(frozen=True)
@@ -32,21 +18,14 @@ class TinyRecipe:
     start: str | None = None
     """The bundled checkpoint that is trained further; None: random weights."""
     seed: int = 1
-    width: int = 128
-    layers: int = 5
-    heads: int = 4
-    kv_heads: int = 4
-    ff_width: int = 256
-    block_length: int | None = None
-    """Only for block-causal families."""
-    experts: RecipeExperts | None = None
+    balance_rate: float | None = None
+    """Change of an expert's bias per step (see ``balance``)."""
     noise: str | None = None
     """The noise schedule; None: that of the family."""
-    learning_rate: float = 2e-3
     warm_up: int = 200
-    weight_decay: float = 0.01
-    scored: tuple[str, ...] = field(default=())
-    """Tasks on which a checkpoint is scored."""
+    decoding: dict[str, Any] = field(default_factory=dict)
+    """The settings with which a checkpoint is scored on the tasks ``scored``."""
+    scored: tuple[str, ...] = ()
     limit: int | None = None
     """Number of documents of each task that are scored; None: all."""
 
@@ -54,14 +33,9 @@ class TinyRecipe:
     def steps(self) -> int:
         return max(self.snapshots.values())
 
-    @property
-    def head_dim(self) -> int:
-        return self.width // self.heads
 
-
-DREAM: dict[str, Any] = {"family": "dream", "kv_heads": 2}
-SDAR: dict[str, Any] = {"family": "sdar", "kv_heads": 2, "block_length": 4}
-LLADA2: dict[str, Any] = {"family": "llada2", "kv_heads": 2, "block_length": 4, "experts": RecipeExperts()}
+SDAR: dict[str, Any] = {"family": "sdar", "decoding": {"remasking_strategy": "low_confidence_static"}}
+LLADA2: dict[str, Any] = {"family": "llada2", "decoding": {"threshold": 1.0}, "balance_rate": 1e-3}
 SORT: dict[str, Any] = {"rows": {"dare_sort": 128}, "warm_up": 20, "scored": ("dare_sort",)}
 TWO = ("dare_sudoku", "dare_arithmetic")
 THREE = (*TWO, "dare_countdown3")
@@ -75,8 +49,9 @@ RECIPES = {
     "tiny-dream": TinyRecipe(
         rows={"dare_sudoku": 48, "dare_arithmetic": 96, "dare_countdown3": 24},
         snapshots={"tiny-dream-base": 700, "tiny-dream": 3000},
+        family="dream",
+        decoding={"alg": "maskgit_plus"},
         scored=THREE,
-        **DREAM,
     ),
     "tiny-sdar": TinyRecipe(
         rows={"dare_sudoku": 40, "dare_arithmetic": 128},
@@ -104,24 +79,11 @@ RECIPES = {
 }
 
 
-def smoke(recipe: TinyRecipe, name: str) -> TinyRecipe:
-    """A recipe of a few steps with a few rows, for tests."""
-    return replace(
-        recipe,
-        rows={"dare_sudoku": 4, "dare_arithmetic": 12},
-        snapshots={f"{name}-base": 20, name: 40},
-        width=32,
-        layers=2 if recipe.experts else 1,
-        heads=2,
-        kv_heads=min(recipe.kv_heads, 2),
-        ff_width=16,
-        experts=replace(recipe.experts, width=16) if recipe.experts else None,
-        warm_up=2,
-        scored=("dare_arithmetic",),
-        limit=4,
-    )
+def smoke(family: str) -> TinyRecipe:
+    """The recipe of a family with a few steps and rows, for tests."""
+    few = {"rows": {"dare_sudoku": 4, "dare_arithmetic": 12}, "warm_up": 2, "limit": 4, "scored": ("dare_arithmetic",)}
+    snapshots = {f"smoke-{family}-base": 20, f"smoke-{family}": 40}
+    return replace(RECIPES[f"tiny-{family}"], snapshots=snapshots, **few)
 
 
-for family in ("llada", "dream", "sdar", "llada2"):
-    name = "smoke" if family == "llada" else f"smoke-{family}"
-    RECIPES[name] = smoke(RECIPES[f"tiny-{family}"], name)
+RECIPES |= {f"smoke-{family}": smoke(family) for family in ("llada", "dream", "sdar", "llada2")}

@@ -14,41 +14,68 @@ import argparse
 import contextlib
 import json
 import math
-import sys
+import shutil
 import time
+from collections.abc import Iterator
+from itertools import chain, count, islice
 from pathlib import Path
 from typing import Any
 
 import torch
 from balance import balanced_routers
-from data import write_rows
-from families import FAMILIES, TinyFamily
 from recipe import RECIPES, TinyRecipe
-from tokenizer import EOS, save
 
 import dare_bench
-from dare_bench.model_adapters.backbone.pretrained import pretrained
+from dare_bench.loading import locate
+from dare_bench.registry import registry
+from dare_bench.seeds import key
 
-PUBLISHED = {"config.json", "generation_config.json", "model.safetensors", "tokenizer.json", "tokenizer_config.json"}
+EOS = "<|endoftext|>"
+"""Ends a text and fills the canvas, in every family."""
 
 
-def initialize(recipe: TinyRecipe, family: TinyFamily, folder: Path) -> None:
+def bundled(recipe: TinyRecipe) -> Path:
+    """The checkpoint with the configuration and the tokenizer of the recipe's family."""
+    return locate(f"tiny-{recipe.family}")
+
+
+def initialize(recipe: TinyRecipe, folder: Path) -> None:
     """Write the checkpoint that training begins with: the bundled one that the recipe names, or random weights, a
     function of its seed."""
-    folder.mkdir(parents=True, exist_ok=True)
     if recipe.start is not None:
         dare_bench.load(recipe.start).save(folder)
         return
+    model = dare_bench.load(bundled(recipe), dtype="float32")
     torch.manual_seed(recipe.seed)
-    pretrained(family.network)(family.config(recipe)).save_pretrained(folder)
+    network = type(model.network)(model.network.config)
+    model.save(folder)
+    network.save_pretrained(folder)
     (folder / "generation_config.json").unlink(missing_ok=True)
-    save(family.special, folder)
+
+
+def rows(recipe: TinyRecipe, model: Any) -> Iterator[dict[str, str]]:
+    """The rows of all steps, of the tasks' training data without held-out items. An answer is filled with EOS to one
+    token less than the canvas of its task, since training adds one EOS itself. The row ends at the end of a block, as
+    in decoding."""
+    streams = {}
+    for task in recipe.rows:
+        data: Any = registry().get("training_data", task).load()  # a tasks.training.TrainingData
+        epochs = (data.items(key("tiny data", recipe.seed, task, epoch)) for epoch in count())
+        streams[task] = data, chain.from_iterable(epochs)
+    for _ in range(recipe.steps):
+        for task, number in recipe.rows.items():
+            data, documents = streams[task]
+            for document in islice(documents, number):
+                prompt, answer = data.prompt(document), data.answer(document)
+                prompt_length, answer_length = (len(model.tokenizer.encode(text)) for text in (prompt, answer))
+                length = max(data.canvas, answer_length + 1)
+                length += -(prompt_length + length) % (model.spec.block_length or 1)
+                yield {"prompt": prompt, "answer": answer + EOS * (length - answer_length - 1)}
 
 
 def train(recipe: TinyRecipe, start: Path, data: Path, out: Path) -> None:
     """Train by ``sft`` with the default loss of the family."""
-    balanced = balanced_routers(recipe.experts.balance_rate) if recipe.experts else contextlib.nullcontext()
-    with balanced:
+    with balanced_routers(recipe.balance_rate) if recipe.balance_rate else contextlib.nullcontext():
         dare_bench.train(
             method="sft",
             model=str(start),
@@ -58,38 +85,34 @@ def train(recipe: TinyRecipe, start: Path, data: Path, out: Path) -> None:
             max_steps=recipe.steps,
             save_steps=math.gcd(100, *recipe.snapshots.values()),
             per_device_train_batch_size=sum(recipe.rows.values()),
-            learning_rate=recipe.learning_rate,
+            learning_rate=2e-3,
             warmup_steps=recipe.warm_up,
-            weight_decay=recipe.weight_decay,
+            weight_decay=0.01,
             seed=recipe.seed,
             padding="masked_out",
             **({} if recipe.noise is None else {"noise": recipe.noise}),
         )
 
 
-def publish(source: Path, family: TinyFamily, folder: Path) -> Any:
-    """Write a trained checkpoint in bfloat16; returns it, loaded in float32."""
+def publish(source: Path, recipe: TinyRecipe, folder: Path) -> Any:
+    """Write a trained checkpoint in bfloat16, with the files that the bundled one has; returns it, loaded in
+    float32."""
     dare_bench.load(str(source), dtype="bfloat16").save(folder)
-    model = dare_bench.load(str(folder), dtype="float32")
-    if family.stop:
-        token_id = model.tokenizer.convert_tokens_to_ids
-        stops = [token_id(name) for name in family.stop]
-        config = {"bos_token_id": token_id(family.bos), "eos_token_id": stops, "pad_token_id": token_id(EOS)}
-        (folder / "generation_config.json").write_text(json.dumps(config, indent=2) + "\n")
+    published = {file.name: file for file in bundled(recipe).iterdir() if file.name != "README.md"}
     for file in folder.iterdir():
-        if file.name in PUBLISHED:
-            file.chmod(0o644)
-        else:
+        if file.name not in published:
             file.unlink()
-    return model
+    if "generation_config.json" in published:
+        shutil.copyfile(published["generation_config.json"], folder / "generation_config.json")
+    return dare_bench.load(str(folder), dtype="float32")
 
 
-def scores(folder: Path, recipe: TinyRecipe, family: TinyFamily, out: Path) -> dict[str, dict[str, float]]:
+def scores(folder: Path, recipe: TinyRecipe, out: Path) -> dict[str, dict[str, float]]:
     """The scores of the checkpoint on the recipe's tasks: task -> metric -> mean."""
     run = dare_bench.evaluate(
         model=str(folder),
         tasks=recipe.scored,
-        decoding=family.decoding,
+        decoding=recipe.decoding,
         dtype="float32",
         device="cpu",
         limit=recipe.limit,
@@ -101,7 +124,7 @@ def scores(folder: Path, recipe: TinyRecipe, family: TinyFamily, out: Path) -> d
     return values
 
 
-def main() -> int:
+def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--recipe", default="tiny-llada", choices=sorted(RECIPES))
     parser.add_argument("--work", type=Path, required=True, help="folder of the training; the same command resumes it")
@@ -109,23 +132,22 @@ def main() -> int:
     parser.add_argument("--threads", type=int, default=2)
     args = parser.parse_args()
     recipe = RECIPES[args.recipe]
-    family = FAMILIES[recipe.family]
     torch.set_num_threads(args.threads)
     start, data, trained = args.work / "start", args.work / "rows.jsonl", args.work / "training"
     if not trained.exists():
-        initialize(recipe, family, start)
-        write_rows(recipe, dare_bench.load(str(start)).tokenizer.backend_tokenizer, data)
+        initialize(recipe, start)
+        with data.open("w") as stream:
+            stream.writelines(json.dumps(row) + "\n" for row in rows(recipe, dare_bench.load(str(start)).loaded))
     began = time.perf_counter()
     train(recipe, start, data, trained)
     minutes = (time.perf_counter() - began) / 60
     for name, step in recipe.snapshots.items():
         source = trained if step == recipe.steps else trained / f"checkpoint-{step}"
-        model = publish(source, family, args.out / name)
-        result = scores(args.out / name, recipe, family, args.work / "runs")
-        line = {"checkpoint": name, "step": step, "parameters": model.spec.parameters, "scores": result}
+        model = publish(source, recipe, args.out / name)
+        line = {"checkpoint": name, "step": step, "parameters": model.spec.parameters}
+        line |= {"scores": scores(args.out / name, recipe, args.work / "runs")}
         print(json.dumps({**line, "minutes": round(minutes * step / recipe.steps)}), flush=True)
-    return 0
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    main()

@@ -17,8 +17,8 @@ from safetensors import safe_open
 import dare_bench
 
 FOLDER = ROOT / "scripts" / "tiny"
-MODULES = ("balance", "data", "families", "recipe", "tokenizer", "train")
-SMOKE = ("smoke", "smoke-dream", "smoke-sdar", "smoke-llada2")
+MODULES = ("balance", "recipe", "train")
+SMOKE = ("smoke-llada", "smoke-dream", "smoke-sdar", "smoke-llada2")
 FILES = {"config.json", "model.safetensors", "tokenizer.json", "tokenizer_config.json"}
 
 
@@ -70,7 +70,7 @@ def test_balancing_moves_the_bias_of_every_expert_by_a_fixed_amount_a_step(train
     recipe, work, _ = trained
     with safe_open(work / "out" / recipe / "model.safetensors", "pt") as shard:
         biases = {key: shard.get_tensor(key) for key in shard.keys() if key.endswith("expert_bias")}  # noqa: SIM118
-    assert len(biases) == 1
+    assert len(biases) == 4
     for bias in biases.values():
         assert bias.abs().max() > 0
         assert bias.abs().max() <= 40 * 0.001 + 1e-3, "forty steps of 0.001, in bfloat16"
@@ -79,26 +79,31 @@ def test_balancing_moves_the_bias_of_every_expert_by_a_fixed_amount_a_step(train
 @pytest.mark.parametrize("name", SMOKE)
 def test_start_and_rows_are_a_function_of_the_recipe(script, tmp_path, name):
     recipe = script.RECIPES[name]
-    family = script.FAMILIES[recipe.family]
     for folder in (tmp_path / "a", tmp_path / "b"):
-        script.initialize(recipe, family, folder)
-        tokenizer = dare_bench.load(str(folder)).tokenizer
-        script.write_rows(recipe, tokenizer.backend_tokenizer, folder / "rows.jsonl")
+        script.initialize(recipe, folder)
+        model = dare_bench.load(str(folder)).loaded
+        lines = [json.dumps(row) for row in script.rows(recipe, model)]
+        (folder / "rows.jsonl").write_text("\n".join(lines))
     for file in ("model.safetensors", "rows.jsonl"):
         assert (tmp_path / "a" / file).read_bytes() == (tmp_path / "b" / file).read_bytes()
+    start = dare_bench.load(str(tmp_path / "a")).network.state_dict()
+    bundled = dare_bench.load(f"tiny-{recipe.family}", dtype="float32").network.state_dict()
+    drawn = [weight for weight in start if start[weight].dim() > 1]
+    assert start.keys() == bundled.keys() and drawn
+    assert not any(start[weight].equal(bundled[weight]) for weight in drawn), "random weights of its shape"
     rows = [json.loads(line) for line in (tmp_path / "a" / "rows.jsonl").read_text().splitlines()]
     assert len(rows) == recipe.steps * sum(recipe.rows.values())
     for row in rows[:50]:
-        prompt, answer = (len(tokenizer(row[part])["input_ids"]) for part in ("prompt", "answer"))
+        prompt, answer = (len(model.tokenizer(row[part])["input_ids"]) for part in ("prompt", "answer"))
         canvas = 20 if row["prompt"].startswith("sudoku") else 4
-        grid = recipe.block_length or 1
+        grid = model.spec.block_length or 1
         assert answer + 1 >= canvas and (prompt + answer + 1) % grid == 0
         assert answer + 1 - canvas < grid or not row["answer"].endswith("<|endoftext|>")
 
 
 def test_a_recipe_can_train_a_bundled_checkpoint_further(script, tmp_path):
     recipe = script.RECIPES["tiny-llada-countdown"]
-    script.initialize(recipe, script.FAMILIES[recipe.family], tmp_path / "start")
+    script.initialize(recipe, tmp_path / "start")
     bundled = Path(dare_bench.__file__).parent / "model_adapters" / "tiny" / str(recipe.start)
     assert dare_bench.load(str(tmp_path / "start")).generate("12+34=", gen_length=4)[0].text == "46"
     for name in ("config.json", "model.safetensors", "tokenizer.json"):
@@ -114,10 +119,9 @@ def test_a_recipe_can_train_a_bundled_checkpoint_further(script, tmp_path):
 @pytest.mark.parametrize("name", SMOKE)
 def test_what_is_published_is_the_published_layout(script, tmp_path, name):
     recipe = script.RECIPES[name]
-    family = script.FAMILIES[recipe.family]
-    script.initialize(recipe, family, tmp_path / "start")
+    script.initialize(recipe, tmp_path / "start")
     (tmp_path / "start" / "lineage.json").write_text("{}")
-    model = script.publish(tmp_path / "start", family, tmp_path / "out")
+    model = script.publish(tmp_path / "start", recipe, tmp_path / "out")
     assert {path.name for path in (tmp_path / "out").iterdir()} == FILES | (
         {"generation_config.json"} if recipe.family == "sdar" else set()
     )

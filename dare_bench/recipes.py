@@ -16,7 +16,7 @@ from pydantic import ValidationError
 
 from dare_bench.config import DEFAULT_SEEDS, RunSpec, one_line, read_yaml
 from dare_bench.errors import DataError, UsageError, unknown
-from dare_bench.recipe_schema import RecipeEntry, RecipeFile, TestSet
+from dare_bench.recipe_schema import RecipeEntry, RecipeFile
 from dare_bench.registry import registry
 from dare_bench.types import Decoding
 
@@ -110,13 +110,6 @@ def find(name: str) -> list[Recipe]:
         raise unknown("recipe", name, [f"{checkpoint}/{known}" for known in file.scores])
     entries = {entry: file.scores[entry]} if slash else file.scores
     return [Recipe(f"{checkpoint}/{name}", file, recipe) for name, recipe in entries.items()]
-
-
-def test_sets() -> list[TestSet]:
-    """The test sets of all recipes, by first use."""
-    files = (load(name) for name in registry().names("recipe"))
-    used = [entry.published.test_set for file in files for entry in file.scores.values()]
-    return list({known.id: known for known in used}.values())
 
 
 def deviations(recipe: Recipe, spec: RunSpec) -> list[str]:

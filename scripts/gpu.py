@@ -149,19 +149,21 @@ def roofline(device: str, quick: bool) -> Lines:
     """The share that a forward of LLaDA-8B (of two of its layers on a CPU) reaches of the speed that the machine
     allows. Its floor is the larger of its operations at the rate of a large product, and its weights at the rate of a
     copy."""
+    from copy import copy
     from dataclasses import replace
 
     import torch
 
-    from dare_bench.costs.checkpoint import find
-    from dare_bench.costs.trace import answering
+    from dare_bench.costs.trace import find, shapes, traced
+    from dare_bench.diffusion.plan import Plan
 
-    network, is_gpu = find("GSAI-ML/LLaDA-8B-Instruct"), device.startswith("cuda")
+    model, is_gpu = copy(find("GSAI-ML/LLaDA-8B-Instruct")), device.startswith("cuda")
     sizes = {"width": 64, "heads": 4, "kv_heads": 4, "head_dim": 16, "ff_width": 96, "vocab": 256} if quick else {}
     sizes |= {} if is_gpu and not quick else {"layers": 2, "tied_head": True}
-    network = replace(network, arch=replace(network.arch, **sizes))
+    model.network = copy(model.network)
+    model.network.arch = arch = replace(model.network.arch, **sizes)
     dtype = torch.bfloat16 if is_gpu else torch.float32
-    built = network.shapes(network.arch.layers, dtype).eval().to_empty(device=device)
+    built = shapes(model, arch.layers, dtype).eval().to_empty(device=device)
     size, count = (64, 1 << 16) if quick else (8192, 1 << 30) if is_gpu else (2048, 1 << 28)
     left, right, product = (torch.randn(size, size, device=device).to(dtype) for _ in range(3))
     source, target = torch.zeros(2, count, dtype=torch.uint8, device=device)
@@ -183,16 +185,16 @@ def roofline(device: str, quick: bool) -> Lines:
         copy_rate = 2 * count / best(lambda: target.copy_(source))
         yield f"the machine's rates: {product_rate / 1e12:.3g} TFLOP/s, {copy_rate / 1e12:.3g} TB/s, read and written"
         read = [weight for name, weight in built.named_parameters() if weight.dim() > 1]
-        embedding = 0 if network.arch.tied_head else built.get_input_embeddings().weight.nbytes
+        embedding = 0 if arch.tied_head else built.get_input_embeddings().weight.nbytes
         weights = sum(weight.nbytes for weight in read) - embedding
         for rows, tokens in ((1, 32), (32, 32), (1, 556)) if is_gpu else ((1, 556), (1, 32)):
-            ids = torch.randint(network.arch.vocab, (rows, tokens), device=device)
+            ids = torch.randint(arch.vocab, (rows, tokens), device=device)
             at = torch.arange(rows * tokens, device=device).view(rows, tokens)[:, -32:].reshape(-1)
 
             def run(ids: torch.Tensor = ids, at: torch.Tensor = at) -> Any:
                 return built(ids, logits_at=at)
 
-            flop = answering(network, dtype, rows, tokens, tokens, 32).flop
+            flop = traced(model, dtype, Plan((tokens,) * rows), rows * 32).flop
             floors = {"matrix products": flop / product_rate, "reading weights": weights / copy_rate}
             limit = max(floors, key=lambda name: floors[name])
             goal = 70 + 5 * is_gpu

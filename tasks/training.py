@@ -38,14 +38,16 @@ def distinct(items: Iterable[Item], key: Callable[[Item], Hashable], count: int)
 
 @dataclass(frozen=True)
 class HubData:
-    """A registered ``training_data`` target: ``owner/name`` or ``owner/name:config`` of the hub, and the rows of its
-    training split, for estimates."""
+    """A registered ``training_data`` target: ``owner/name`` or ``owner/name:config`` of the hub, with the rows of its
+    training split and their mean lengths, for estimates."""
 
     data: str
     count: int
+    prompt_tokens: int
+    answer_tokens: int
 
 
-GSM8K = HubData("openai/gsm8k:main", 7473)
+GSM8K = HubData("openai/gsm8k:main", 7473, 63, 125)
 
 
 @dataclass(frozen=True)

@@ -10,9 +10,8 @@ from dare_bench.engine.plan import PlannedRun, plan
 from dare_bench.errors import DataError, UsageError
 
 if TYPE_CHECKING:
-    from dare_bench.costs.recipe import RecipeEstimate, UnknownCost
+    from dare_bench.costs.recipe import RecipeEstimate
     from dare_bench.engine.preview import Preview
-    from dare_bench.recipes import Recipe
 
 
 def refuse_json(json: bool) -> None:
@@ -56,25 +55,23 @@ def show_training(fields: dict[str, Any], processes: int | None = None, gpu: str
     refuse_early(spec)
     if here(spec.model) is not None:
         spec = settle(spec)
-    from dare_bench.costs.advice import text
     from dare_bench.costs.training import estimate
 
-    echo(text(estimate(spec, processes or process_count(), gpu, functions)))
+    echo(estimate(spec, processes or process_count(), gpu, functions).text())
 
 
-def _previewed(run: PlannedRun, json: bool, verbose: bool) -> Preview | RecipeEstimate | UnknownCost:
+def _previewed(run: PlannedRun, json: bool, verbose: bool) -> Preview | RecipeEstimate:
     """The preview of a run with its checkpoint, or an estimate by its recipe if the checkpoint is not on this machine.
     Printed as soon as it is known, unless as JSON."""
     if run.recipe is not None and not _is_local(str(run.fields.get("model"))):
-        from dare_bench.costs.recipe import SizeUnknownError, UnknownCost, estimate
+        from dare_bench.costs.recipe import estimate
 
-        result: RecipeEstimate | UnknownCost
-        try:
-            result = estimate(run.recipe, run.fields)
-        except SizeUnknownError as error:
-            result = UnknownCost(run.recipe.name, f"cost unknown: {error}")
+        result = estimate(run.recipe, run.fields)
         if not json:
-            _print_estimate(run, run.recipe, result)
+            for name, value in run.fields.items():
+                if value not in (None, {}, (), [], ""):
+                    echo(f"{name}: {','.join(value) if isinstance(value, tuple) else value}")
+            echo(result.text())
         return result
     from dare_bench.cli.summary import print_preview, print_timing
     from dare_bench.engine.preview import TIMING_LIMIT, preview
@@ -99,16 +96,3 @@ def _is_local(model: str) -> bool:
     from huggingface_hub import try_to_load_from_cache
 
     return isinstance(try_to_load_from_cache(model, "config.json"), str)
-
-
-def _print_estimate(run: PlannedRun, recipe: Recipe, result: RecipeEstimate | UnknownCost) -> None:
-    from dare_bench.costs.recipe import RecipeEstimate
-
-    for name, value in run.fields.items():
-        if value not in (None, {}, (), [], ""):
-            echo(f"{name}: {','.join(value) if isinstance(value, tuple) else value}")
-    if isinstance(result, RecipeEstimate):
-        model, published = run.fields["model"], recipe.file.model
-        dimensions = "its dimensions" if model == published else f"the dimensions of {published}"
-        echo(f"the checkpoint {model} is not on this machine: from {dimensions} and the given settings,")
-    echo(result.text())

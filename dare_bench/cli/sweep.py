@@ -82,8 +82,7 @@ def _preview(file: str, output_path: str, json: bool) -> None:
     refuse_json(json)
     estimates = estimate(file, output_path)
     plain_console(width=10_000).print(_tree(estimates))  # no line of a node wraps in a file or a pipe
-    for note in total(estimates):
-        echo(note)
+    echo(total(estimates))
     if refused := [(node.id, cost.error) for node, cost in estimates if cost is not None and cost.error]:
         (name, error), *others = refused
         also = f"; so would {counted(len(others), 'other node')}" if others else ""

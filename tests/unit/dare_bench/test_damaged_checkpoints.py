@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from dare_bench.costs.checkpoint import find
+from dare_bench.costs.trace import find
 from dare_bench.errors import CheckpointError
 from dare_bench.loading import family_of, load, locate
 from dare_bench.reading import MAX_BYTES
@@ -253,8 +253,9 @@ def test_the_message_says_what_is_allowed(name: str, value: Any, says: str, copi
 
 def test_an_estimate_reads_the_same_files_with_the_same_care(copied: Callable[[str], Path]) -> None:
     folder = copied("tiny-sdar")
-    assert find(str(folder)).arch.block_length == 4
+    assert find(str(folder)).network.arch.block_length == 4
     FILES["header: nested"][0](folder)
+    find.cache_clear()
     with pytest.raises(CheckpointError, match="nested deeper than 64"):
         find(str(folder))
     edit(folder / "config.json", "architectures", {"a": 1})

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from contextlib import nullcontext
+from copy import copy
 from dataclasses import replace
 from typing import Any
 
@@ -12,15 +13,15 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils.flop_counter import FlopCounterMode
 
 import dare_bench
-from dare_bench.costs.checkpoint import Network, find
-from dare_bench.costs.trace import Trace, answering, parameters, shapes_in, training
+from dare_bench.costs import trace
+from dare_bench.costs.trace import Trace, answering, find, parameters, traced
 from dare_bench.diffusion.forward import Inputs
 from dare_bench.diffusion.plan import Plan
 from dare_bench.model_adapters.backbone.attention import BACKENDS
 from dare_bench.protocols import AdapterSettings
+from dare_bench.types import Request
 
 TINY = ["tiny-llada-base", "tiny-dream-base", "tiny-sdar-base", "tiny-llada2-base"]
-LLADA = "GSAI-ML/LLaDA-8B-Instruct"
 
 
 def packed(rows: int, tokens: int) -> Inputs:
@@ -29,9 +30,15 @@ def packed(rows: int, tokens: int) -> Inputs:
     return Inputs(ids, ids % tokens, Plan((tokens,) * rows), torch.arange(0, rows * tokens, 3), ids[::3])
 
 
-def network_of(model: str, **arch: Any) -> Network:
-    network = find(model)
-    return replace(network, arch=replace(network.arch, **arch))
+def model_of(name: str, **arch: Any) -> Any:
+    model = copy(find(name))
+    model.network = copy(model.network)
+    model.network.arch = replace(model.network.arch, **arch)
+    return model
+
+
+def training(model: Any, dtype: torch.dtype, adapter: AdapterSettings | None, given: Inputs, **how: bool) -> Trace:
+    return traced(model, dtype, given.plan, len(given.at_N), losses=True, adapter=adapter, **how)
 
 
 def saved_bytes(network: Any, given: Inputs, autocast: bool) -> int:
@@ -68,7 +75,7 @@ def test_the_memory_of_an_update_is_what_pytorch_saves_and_what_the_backward_add
     saved = saved_bytes(loaded.network, given, bf16)
     gradients = sum(w.nbytes for w in loaded.network.parameters() if w.requires_grad)
     adapter = AdapterSettings() if lora else None
-    found = training(network_of(model), getattr(torch, dtype), adapter, shapes_in(given), autocast=bf16, backward=True)
+    found = training(find(model), getattr(torch, dtype), adapter, given, autocast=bf16, backward=True)
     assert 0.9 * saved < found.peak < 1.25 * saved + gradients
     trained = sum(w.numel() for w in loaded.network.parameters() if w.requires_grad)
     assert parameters(find(model), adapter)[1] == trained
@@ -86,30 +93,28 @@ def test_operations_are_those_that_pytorch_counts(model: str) -> None:
     if moe is not None:
         tokens = (sum(moe.layers) - 1) * len(given.tokens_U) + len(given.at_N)
         counted += 2 * tokens * moe.top_k * 3 * moe.width * loaded.network.arch.width
-    found = training(network_of(model), torch.float32, None, shapes_in(given), autocast=False, backward=False)
+    found = training(find(model), torch.float32, None, given)
     assert found.flop == counted
 
 
-def test_two_depths_stand_for_all_layers() -> None:
+def test_two_depths_stand_for_all_layers(monkeypatch: pytest.MonkeyPatch) -> None:
     """Of a deep network; and the same by tracing every layer of it."""
-    deep, given = network_of("tiny-llada-base", layers=7), packed(8, 96)
-    every = type("All", (Network,), {"depths": (7,)})(deep.model, deep.arch)
-    assert deep.depths == (3, 4)
-    for how in ({}, {"checkpointing": True}, {"backward": False}):
-        two, all_of_them = (
-            training(network, torch.float32, None, shapes_in(given), **{"autocast": True, "backward": True, **how})
-            for network in (deep, every)
-        )
-        for name in ("flop", "moved"):
-            assert getattr(two, name) == getattr(all_of_them, name), (how, name)
-        assert two.peak == pytest.approx(all_of_them.peak, rel=0.01), how
+    deep, every, given = model_of("tiny-llada-base", layers=7), model_of("tiny-llada-base", layers=7), packed(8, 96)
+    assert trace.depths(deep.network.arch) == (3, 4)
+    ways = ({"backward": True}, {"backward": True, "checkpointing": True}, {})
+    two = [training(deep, torch.float32, None, given, autocast=True, **how) for how in ways]
+    monkeypatch.setattr(trace, "depths", lambda arch: (arch.layers, arch.layers))
+    for how, of_two in zip(ways, two, strict=True):
+        whole = training(every, torch.float32, None, given, autocast=True, **how)
+        assert (of_two.flop, of_two.moved) == (whole.flop, whole.moved), how
+        assert of_two.peak == pytest.approx(whole.peak, rel=0.01), how
 
 
 def test_checkpointing_trades_operations_for_memory_and_lora_needs_fewer() -> None:
-    network, given = network_of("tiny-llada-base", layers=12), packed(8, 96)
+    model, given = model_of("tiny-llada-base", layers=12), packed(8, 96)
 
     def found(adapter: AdapterSettings | None = None, **how: bool) -> Trace:
-        return training(network, torch.float32, adapter, shapes_in(given), autocast=False, **{"backward": True, **how})
+        return training(model, torch.float32, adapter, given, **{"backward": True, **how})
 
     plain, recomputed, scored = found(), found(checkpointing=True), found(backward=False)
     assert plain.flop == pytest.approx(3 * scored.flop, rel=0.05)
@@ -120,16 +125,18 @@ def test_checkpointing_trades_operations_for_memory_and_lora_needs_fewer() -> No
 
 
 def test_a_cached_block_reads_what_is_before_it() -> None:
-    network = network_of("tiny-sdar-base")
-    alone, behind = (answering(network, torch.float32, 4, 4, context, 4) for context in (4, 104))
-    width = network.arch.heads * network.arch.head_dim
-    assert behind.flop - alone.flop == 4 * network.arch.layers * 4 * 4 * 100 * width
+    model = find("tiny-sdar-base")
+    alone, behind = (traced(model, torch.float32, Plan((4,) * 4), 16, cached=cached) for cached in (0, 100))
+    arch = model.network.arch
+    assert behind.flop - alone.flop == 4 * arch.layers * 4 * 4 * 100 * arch.heads * arch.head_dim
     assert behind.moved > alone.moved and behind.peak > alone.peak
 
 
 def test_an_8b_is_traced_at_its_published_size_and_known_operations() -> None:
     """A forward of L tokens: 2 x 6.98e9 x L + 4 x 32 x 4096 x L^2, less the last layer for most tokens."""
-    network = find(LLADA)
-    assert parameters(network, AdapterSettings()) == (8_015_581_184, 83_886_080)
+    model = find("GSAI-ML/LLaDA-8B-Instruct")
+    assert parameters(model, AdapterSettings()) == (8_015_581_184, 83_886_080)
     by_hand = 2 * 6.98e9 * 556 + 4 * 32 * 4096 * 556**2
-    assert answering(network, torch.bfloat16, 1, 556, 556, 16).flop == pytest.approx(by_hand, rel=0.03)
+    request = Request("", "generate", [0] * 300, decoding={"gen_length": 256, "steps": 256, "block_length": 16})
+    forwards, mean = answering(model, torch.bfloat16, 1, request)
+    assert forwards == 256 and mean.flop == pytest.approx(by_hand, rel=0.03)

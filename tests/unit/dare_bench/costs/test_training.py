@@ -10,9 +10,9 @@ from typing import Any
 import pytest
 
 import dare_bench
-from dare_bench.costs import advice, sweep
-from dare_bench.costs.gpus import GPUS, UTILIZATION
+from dare_bench.costs import sweep
 from dare_bench.costs.rehearsal import rows_of
+from dare_bench.costs.trace import GPUS, UTILIZATION
 from dare_bench.costs.training import StepEstimate, estimate
 from dare_bench.errors import CheckpointError, DataError, UnknownNameError, UsageError
 from dare_bench.training.spec import TrainSpec, train_spec
@@ -74,16 +74,14 @@ def test_a_completion_takes_the_forwards_of_sampler_old_values_reference_and_cop
     method: str, more: dict[str, Any], expected: tuple[float, float, float]
 ) -> None:
     step = asked(1, method=method, **{**RL, **more})
-    spec, of = step.spec, step.rehearsal
-    apart = of.forwards(spec) > 1 or (step.method.wants_reference and step.adapter_off)
-    counts = of.sampled, of.scored_apart if apart else of.scored, len(of.copies)
-    accumulated = 8 * spec.gradient_accumulation_steps
+    counts = step.sampled, step.scored, len(step.copies)
+    accumulated = 8 * step.spec.gradient_accumulation_steps
     assert tuple(count / accumulated for count in counts) == pytest.approx(expected)
 
 
 def test_processes_share_a_group_and_an_epoch_counts_each_use() -> None:
     two = asked(2, **{**RL, "num_generations": 8, "per_device_train_batch_size": 4}, method="d1")
-    assert len(two.rehearsal.copies) == 4 and two.items == 8
+    assert len(two.copies) == 4 and two.items == 8
     assert two.steps == 2 * 20 * 8 * 4 // 8, "two epochs of 20 prompts, 8 completions of each, 4 steps on each"
     with pytest.raises(UsageError, match=r"12 completions of an optimizer step .* multiple of --num-generations 10"):
         asked(3, per_device_train_batch_size=4)
@@ -98,13 +96,13 @@ def pairs(tmp_path: Path) -> str:
 def test_noised_rows_and_pairs(pairs: str) -> None:
     sft = asked(method="sft", bf16=True, peft=None, fsdp=True)
     assert list(sft.phases) == ["update"] and sft.fits
-    lengths = sft.rehearsal.copies.batch.lengths
+    lengths = sft.copies.batch.lengths
     assert len(lengths) == 8 and min(lengths) > 93, "a prompt, and canvases whose length is drawn"
-    assert sft.about == f"64 items with rows of {sum(lengths) / 8:.0f} tokens"
+    assert sft.about.startswith(f"64 items with rows of {sum(lengths) / 8:.0f} tokens (the mean lengths of openai/")
     dpo = asked(method="dpo", task=None, data=pairs, bf16=True)
-    assert len(dpo.rehearsal.copies) == 8 * 2
-    assert dpo.phases["score"].rows == 2 * 8 * 2, "the adapter is off for the reference, so values come apart"
-    assert len(asked(method="vrpo", task=None, data=pairs, bf16=True).rehearsal.copies) == 8 * 16
+    assert len(dpo.copies) == 8 * 2
+    assert dpo.scored == 2 * 8 * 2, "the adapter is off for the reference, so values come apart"
+    assert len(asked(method="vrpo", task=None, data=pairs, bf16=True).copies) == 8 * 16
 
 
 # -- rows --------------------------------------------------------------------------------------------------------------
@@ -132,7 +130,7 @@ def test_rows_have_the_tokens_of_the_chat_template(model: str, data: str) -> Non
     tokens = sum(len(loaded.encode(p)) + len(loaded.encode(a["content"])) + 1 for p, a in pairs) / 2
     step = asked(1, method="sft", model=model, task=None, data=data, peft=None, padding="masked_out")
     assert step.rows.count == 2 and step.rows.source == "its tokenizer"
-    assert tokens - 1 <= step.rehearsal.copies.batch.lengths[0] <= tokens + 2, "what a template puts behind an answer"
+    assert tokens - 1 <= step.copies.batch.lengths[0] <= tokens + 2, "what a template puts behind an answer"
 
 
 def test_rows_that_the_training_leaves_out_or_refuses_are_no_rows(data: str) -> None:
@@ -161,23 +159,17 @@ def test_rows_that_are_nowhere_are_unknown() -> None:
 def test_seconds_are_near_two_operations_per_parameter_and_token() -> None:
     """Ten completions of 93 + 256 tokens, 256 forwards for two steps, three copies; without gradients 7.5 forwards."""
     step, rate = asked(), 989.4e12 * UTILIZATION / (2 * WEIGHTS) / (10 * 349)
-    assert step.seconds is not None
     by_hand = {"rollout": 128 / rate, "score": 7.5 / rate, "update": 3 * 2 / rate}
     assert step.seconds == pytest.approx(by_hand, rel=0.12), "less the last layer and the head of unscored tokens"
     slow = asked(gpu="A100").seconds
-    assert slow is not None and slow["rollout"] == pytest.approx(step.seconds["rollout"] * 989.4 / 312)
-    silent = asked(peft=None)
-    assert silent.seconds is None and any(
-        "products are float32 (give --bf16)" in note for note in advice.assumed(silent)
-    )
+    assert slow["rollout"] == pytest.approx(step.seconds["rollout"] * 989.4 / 312)
 
 
 def test_fsdp_holds_a_share_and_gathers_the_weights_in_every_forward() -> None:
     small = {"model": SDAR, "method": "cj_grpo", "per_device_train_batch_size": 2, "num_generations": 2}
     whole, sharded = asked(**small), asked(fsdp=True, **small)
-    assert whole.seconds is not None and sharded.seconds is not None
-    gathered = sharded.parameters[0] * 2 * 7 / 8 / (GPUS["H100"].link_gb_per_s * 1e9 * UTILIZATION)
-    assert sharded.seconds["rollout"] == pytest.approx(sharded.phases["rollout"].passes * gathered)
+    gathered = sharded.parameters * 2 * 7 / 8 / (GPUS["H100"].link_gb_per_s * 1e9 * UTILIZATION)
+    assert sharded.seconds["rollout"] == pytest.approx(sharded.sampled / 2 * gathered)
     assert whole.seconds["rollout"] < sharded.seconds["rollout"]
     assert sharded.held["weights"] * 8 == pytest.approx(whole.held["weights"])
     assert whole.held["gradients"] == sharded.held["gradients"] * 8, "DDP holds a copy that it reduces"
@@ -196,19 +188,21 @@ def test_devices_that_compute_the_same_rows_divide_what_rows_need(data: str) -> 
 
 def test_the_base_is_held_in_its_dtype_and_an_adapter_in_float32() -> None:
     step = asked(2, gpu="A100", fsdp=True)
-    assert step.parameters == (WEIGHTS, 83_886_080) and step.gpu.name == "A100 80GB SXM"
+    assert (step.parameters, step.trained) == (WEIGHTS, 83_886_080) and step.gpu.name == "A100 80GB SXM"
     assert step.held["weights"] == WEIGHTS + 83_886_080 * 4 / 2
-    assert step.seconds is not None and step.seconds.keys() == step.needed.keys() - {"loading"}
+    assert step.seconds.keys() == step.needed.keys() - {"loading"}
 
 
 def test_the_advice_makes_it_fit(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(GPUS, "A100", replace(GPUS["A100"], memory_gb=24.0))
+    monkeypatch.setitem(GPUS, "A100", GPUS["A100"]._replace(memory_gb=24.0))
     hard = asked(1, "A100", gradient_checkpointing=True, per_device_train_batch_size=20)
-    changes = advice.least_changes(hard)
+    changes = hard.least_changes()
     assert not hard.fits and changes is not None and list(changes) == ["micro_batch_size"]
-    assert hard.changed(changes).fits and not hard.changed({"micro_batch_size": 2 * changes["micro_batch_size"]}).fits
-    assert advice.least_changes(asked(fsdp=True)) == {"gradient_checkpointing": True}
-    assert advice.advice(asked(1, peft=None)) == "it fits with --gradient-checkpointing --peft lora"
+    size = changes["micro_batch_size"]
+    small, large = (replace(hard, spec=hard.spec.model_copy(update={"micro_batch_size": n})) for n in (size, 2 * size))
+    assert small.fits and not large.fits
+    assert asked(fsdp=True).least_changes() == {"gradient_checkpointing": True}
+    assert asked(1, peft=None).advice() == "it does not fit; it fits with --gradient-checkpointing --peft lora"
 
 
 def test_a_checkpoint_of_which_nothing_is_known_and_refused_settings() -> None:
@@ -227,5 +221,7 @@ def test_a_sweep_adds_the_operations_of_all_steps(tmp_path: Path) -> None:
     built = sweep.estimate({"models": "tiny-llada-base", "train": {**train, "seed": [0, 1]}}, tmp_path / "out")
     (cost,) = {cost for node, cost in built if node.kind == "train"}
     assert "6 steps of 8 completions in rows of 10 tokens" in cost.text
-    assert "forwards in a step: rollout 8, score 14, update 8; " in cost.text and cost.hours
+    assert "forwards of a device: rollout 8, score 14, update 8; " in cost.text
+    step = asked(1, **{**RL, "max_steps": 6}, method="d1")
+    assert cost.hours == pytest.approx(6 * sum(step.seconds.values()) / 3600)
     assert not (tmp_path / "out").exists()

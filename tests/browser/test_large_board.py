@@ -9,6 +9,7 @@ import random
 import resource
 import shutil
 from pathlib import Path
+from statistics import median
 from typing import Any
 
 import pytest
@@ -125,18 +126,18 @@ def used(page: Any, script: str) -> float:
 
 
 def test_searching_sorting_and_ranking_are_quick(look: Look, table: Path) -> None:
-    """Each in one of five times: work beside it shares the caches."""
+    """Each by the median of five times: work beside it shares the caches."""
     page = look(table)
     change = "(node => (node.value = '{}', node.dispatchEvent(new Event('input', {{ bubbles: true }}))))"
     search, rank = (f"{change}(document.querySelector('{of}'))" for of in ("input[type=search]", ".filters select"))
-    assert any(used(page, search.format(word)) < 0.3 for word in ("sdar", "dream", "llada2", "llada", "llada2"))
+    assert median(used(page, search.format(word)) for word in ("sdar", "dream", "llada2", "llada", "llada2")) < 0.3
     used(page, search.format("llada2"))
     assert page.locator("table.board tbody tr").count() == 72
     page.get_by_role("searchbox").fill("")
-    assert any(used(page, "document.querySelector('th[data-key=nfe] button').click()") < 0.3 for _ in range(5))
+    assert median(used(page, "document.querySelector('th[data-key=nfe] button').click()") for _ in range(5)) < 0.3
     tasks = ("task_05", "task_07", "task_03", "task_01", "task_04")
-    quick = next(task for task in tasks if used(page, rank.format(task)) < 0.3)
-    assert page.locator(f"td[data-of={quick}] > .bar").count() == 300
+    assert median(used(page, rank.format(task)) for task in tasks) < 0.3
+    assert page.locator("td[data-of=task_04] > .bar").count() == 300
 
 
 def test_the_rows_that_follow_an_order_move_nothing(look: Look, table: Path) -> None:

@@ -14,7 +14,16 @@ from dare_bench.analysis.names import letter
 from dare_bench.analysis.settings import setting_text
 from dare_bench.formatting import about_points, bounds, number, p_value, short_difference, short_number
 from dare_bench.reports.agreement_report import tail
-from dare_bench.reports.elements import Bullets, Element, Heading, Paragraph, ReportTable, SideBySide, Verbatim
+from dare_bench.reports.elements import (
+    Bullets,
+    Element,
+    Heading,
+    Paragraph,
+    ReportTable,
+    SideBySide,
+    Verbatim,
+    narrowing,
+)
 from dare_bench.runs.text import counted, listed
 
 _IDS = 20
@@ -28,13 +37,13 @@ def elements(comparison: RunComparison, docs: int) -> Iterator[Element]:
     yield Heading("Comparison")
     if comparison.forced:
         yield Paragraph(f"{FORCED}.")
-    yield _without([], ("", "run", "model", "status", "created"), [
+    yield narrowing(("", "run", "model", "status", "created"), [
         (letter(at), name, run.model, run.status_text, run.created[:16].replace("T", " "))
         for at, (name, run) in enumerate(zip(comparison.names, comparison.runs, strict=True))
     ], ("created", "model", "status"))  # fmt: skip
     scores, p = " -> ".join(_sides(comparison)), _HOLM if _tests(comparison) > 1 else "p"
-    brief = _without(
-        _runs(comparison, "runs"), ("task", "n", scores, "difference", "changed", p, "verdict"),
+    brief = narrowing(
+        (*_runs(comparison, "runs"), "task", "n", scores, "difference", "changed", p, "verdict"),
         [_brief_row(comparison, item) for item in comparison.items], ("changed", scores, p, "n"),
     )  # fmt: skip
     yield ReportTable(
@@ -49,18 +58,6 @@ def elements(comparison: RunComparison, docs: int) -> Iterator[Element]:
     yield from _caveats(comparison)
     for item in comparison.items:
         yield from _documents(comparison, item, docs)
-
-
-def _without(
-    first: Sequence[str], columns: Sequence[str], rows: Sequence[Sequence[str]], dropped: Sequence[str]
-) -> ReportTable:
-    """A table whose narrower forms lack the first, the first two ... of the columns ``dropped``."""
-    heads = [*first, *columns]
-    narrower = []
-    for count in range(1, len(dropped) + 1):
-        kept = [at for at, name in enumerate(heads) if name not in dropped[:count]]
-        narrower.append(ReportTable([heads[at] for at in kept], [[row[at] for at in kept] for row in rows]))
-    return ReportTable(heads, rows, narrower)
 
 
 def _brief_row(comparison: RunComparison, item: ScoreComparison) -> list[str]:

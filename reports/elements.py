@@ -1,9 +1,7 @@
 """The elements of a report, and how they are written: to a terminal by rich, or as Markdown.
 
-Text of models and data sets goes only into :class:`Verbatim`, where markup and control characters have no effect. In a
-terminal that is too narrow for a table, words are cut only as the last resort. The layouts of a table, in this order:
-columns side by side; with cells folded at their joints to at most two lines; each row on several lines; a list of name
-and value for each row.
+Text of models and data sets goes only into :class:`Verbatim`, where markup and control characters have no effect. No
+table is folded: in a terminal that is too narrow for it, one with fewer columns is in its place, or each row is a list.
 """
 
 from __future__ import annotations
@@ -18,117 +16,39 @@ from dare_bench.runs.text import visible
 if TYPE_CHECKING:
     from rich.console import Console
 
-_JOINTS = re.compile(r"(?<= )|(?<=[_/,-])(?=[^\W\d])")
-"""Where a cell may be folded: after spaces, and after characters that join words; not inside numbers."""
 _GAP = 2
-_INDENT = 2
-_MAX_LINES = 2
 
 Lines = Sequence[Sequence[str]]
 
 
 def show_table(lines: Lines, console: Console) -> None:
-    """Print a table whose first line are the columns' names. Cells must not have control characters."""
-    from rich.text import Text
-
-    natural = _natural(lines)
-    widths = _folded_widths(lines, natural, console.width)
-    cuts = _cuts(natural, console.width)
-    if widths is not None and (cuts is None or _max_lines(lines, widths) <= _MAX_LINES):
-        _columns(lines, widths, console)
-    elif cuts is not None:
-        for number, line in enumerate(lines):
-            text = f"\n{' ' * _INDENT}".join(_joined(line[cut], natural[cut]) for cut in cuts)
-            console.print(Text(text, "bold" if number == 0 else ""), no_wrap=True)
-    else:
-        for line in lines[1:]:
-            console.print()
-            for name, cell in zip(lines[0], line, strict=True):
-                console.print(Text(folded(f"{name}: {cell}" if name else cell, console.width)), overflow="fold")
-
-
-def width_of(lines: Lines) -> int:
-    """The width of a table with its columns side by side and nothing folded."""
-    return _total(_natural(lines))
-
-
-def _natural(lines: Lines) -> list[int]:
-    return [max(_width(part) for cell in column for part in cell.split("\n")) for column in zip(*lines, strict=True)]
-
-
-def _columns(lines: Lines, widths: list[int], console: Console) -> None:
+    """Print a table whose first line are the columns' names: side by side, or as a list of name and value for each row
+    where the terminal is too narrow. Cells must not have control characters."""
     from rich import box
     from rich.table import Table
     from rich.text import Text
 
+    if width_of(lines) > console.width:
+        for line in lines[1:]:
+            console.print()
+            for name, cell in zip(lines[0], line, strict=True):
+                console.print(Text(f"{name}: {cell}" if name else cell), overflow="fold")
+        return
     table = Table(box=box.SIMPLE_HEAD, pad_edge=False, padding=(0, 1, 0, 0), header_style="bold", show_edge=False)
-    for name, width in zip(lines[0], widths, strict=True):
-        table.add_column(Text(folded(name, width)), overflow="fold", min_width=width)
+    for name in lines[0]:
+        table.add_column(Text(name))
     for line in lines[1:]:
-        table.add_row(*(Text(folded(cell, width)) for cell, width in zip(line, widths, strict=True)))
+        table.add_row(*map(Text, line))
     console.print(table)
 
 
-def _folded_widths(lines: Lines, natural: list[int], available: int) -> list[int] | None:
-    """A width for each column so that all fit, the widest folded first; None if a word would have to be cut."""
-    columns = zip(*lines, strict=True)
-    minimum = [max(_width(part.rstrip()) for cell in column for part in _JOINTS.split(cell)) for column in columns]
-    widths = list(natural)
-    while _total(widths) > available:
-        foldable = [at for at, width in enumerate(widths) if width > minimum[at]]
-        if not foldable:
-            return None
-        widths[max(foldable, key=lambda at: widths[at])] -= 1
-    return widths
-
-
-def _cuts(natural: list[int], available: int) -> list[slice] | None:
-    """The columns on each line of a row, with as few lines as possible; None if a column alone does not fit."""
-
-    def longer_line(at: int) -> int:
-        return max(_total(natural[:at]), _INDENT + _total(natural[at:]))
-
-    best = min(range(1, len(natural)), key=longer_line, default=None)
-    if best is not None and longer_line(best) <= available:
-        return [slice(0, best), slice(best, None)]
-    starts = [0]
-    for at in range(len(natural)):
-        if _INDENT + natural[at] > available:
-            return None
-        if _INDENT + _total(natural[starts[-1] : at + 1]) > available:
-            starts.append(at)
-    return [slice(a, b) for a, b in zip(starts, [*starts[1:], None], strict=True)]
-
-
-def _total(widths: Sequence[int]) -> int:
-    return sum(widths) + _GAP * (len(widths) - 1)
-
-
-def _max_lines(lines: Lines, widths: list[int]) -> int:
-    return max(folded(cell, width).count("\n") + 1 for line in lines for cell, width in zip(line, widths, strict=True))
-
-
-def _joined(cells: Sequence[str], widths: Sequence[int]) -> str:
-    flat = [" ".join(cell.split("\n")) for cell in cells]
-    padded = [cell + " " * (width - _width(cell)) for cell, width in zip(flat, widths, strict=True)]
-    return (" " * _GAP).join(padded).rstrip()
-
-
-def folded(cell: str, width: int) -> str:
-    """The text in lines of at most ``width`` columns where its joints permit."""
-    lines = [""]
-    for part in _JOINTS.split(cell):
-        if lines[-1] and _width((lines[-1] + part).rstrip()) > width:
-            lines[-1] = lines[-1].rstrip()
-            lines.append("")
-        lines[-1] += part
-    return "\n".join(lines).rstrip()
-
-
-def _width(text: str) -> int:
+def width_of(lines: Lines) -> int:
+    """The width of a table with its columns side by side."""
     from rich.cells import cell_len
 
-    return cell_len(text)
+    columns = list(zip(*lines, strict=True))
+    widths = [max(cell_len(part) for cell in column for part in cell.split("\n")) for column in columns]
+    return sum(widths) + _GAP * (len(columns) - 1)
 
 
 _SIDE_LIMIT = 10_000  # characters of a text that a terminal shows side by side; a file has all
@@ -162,6 +82,15 @@ class ReportTable:
     columns: Sequence[str]
     rows: Sequence[Sequence[str]]
     narrower: Sequence[ReportTable] = ()
+
+
+def narrowing(columns: Sequence[str], rows: Sequence[Sequence[str]], dropped: Sequence[str]) -> ReportTable:
+    """A table whose narrower forms lack the first, the first two ... of the columns ``dropped``."""
+    narrower = []
+    for count in range(1, len(dropped) + 1):
+        kept = [at for at, name in enumerate(columns) if name not in dropped[:count]]
+        narrower.append(ReportTable([columns[at] for at in kept], [[row[at] for at in kept] for row in rows]))
+    return ReportTable(columns, rows, narrower)
 
 
 @dataclass(frozen=True, slots=True)

@@ -24,7 +24,7 @@ from dare_bench.analysis.regression import (
 )
 from dare_bench.formatting import NONE, about_points, bounds, number, p_value, points, score_text
 from dare_bench.reports.comparison_report import detectable_drop
-from dare_bench.reports.elements import Bullets, Element, Heading, Paragraph, ReportTable
+from dare_bench.reports.elements import Bullets, Element, Heading, Paragraph, ReportTable, narrowing
 from dare_bench.runs.scores import are_shares
 from dare_bench.runs.text import counted, visible
 from dare_bench.types import TIE
@@ -48,9 +48,9 @@ def elements(verdict: RegressionVerdict, most: int | None = _SHOWN) -> Iterator[
             f" ties (a change of the logits by {TIE:g} changes a decision) and documents that differ only in the number"
             " of forward passes."
         )
-        yield ReportTable(("task", "score", "baseline", "run", "documents", "differing values"), [
+        yield narrowing(("task", "score", "baseline", "run", "documents", "differing values"), [
             (score.task, score.key, *_values_of(score), str(score.n), str(score.flips)) for score in exact
-        ])  # fmt: skip
+        ], ("documents", "score"))  # fmt: skip
     if paired:
         yield from _paired(verdict, paired)
     if verdict.groups:
@@ -104,18 +104,9 @@ def _paired(verdict: RegressionVerdict, scores: Sequence[JudgedScore]) -> Iterat
         f" p at most {SIGNIFICANT:g}{adjusted}."
         + (" Differences of shares are in points." if any(score.is_share for score in scores) else "")
     )
-    columns = (
-        "task",
-        "score",
-        "baseline",
-        "run",
-        "gain",
-        f"{100 * ONE_SIDED:g}% interval",
-        "p of a drop",
-        "documents",
-        "verdict",
-    )
-    yield ReportTable(columns, list(map(_row, scores)))
+    interval = f"{100 * ONE_SIDED:g}% interval"
+    columns = ("task", "score", "baseline", "run", "gain", interval, "p of a drop", "documents", "verdict")
+    yield narrowing(columns, list(map(_row, scores)), ("documents", "score", interval, "p of a drop"))
     if undecided := _undecided(scores):
         yield Bullets([
             f"{score.task} {score.key}: {detectable_drop(score.n, score.detectable or 0.0, score.is_share)}"

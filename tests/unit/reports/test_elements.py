@@ -8,7 +8,7 @@ import pytest
 from rich.console import Console
 
 from dare_bench.formatting import bounds, percent
-from dare_bench.reports.elements import Bullets, Heading, Paragraph, ReportTable, Verbatim, markdown, show
+from dare_bench.reports.elements import Bullets, Heading, Paragraph, ReportTable, Verbatim, markdown, narrowing, show
 
 NASTY = "| a | <b> [x](y) `code` *bold* \x1b[31mred\nnext"
 
@@ -77,11 +77,18 @@ def test_a_narrow_table_cuts_no_word(width: int) -> None:
 
 def test_what_a_narrow_table_turns_into() -> None:
     assert len(_shown(120)) == 4, "side by side"
-    assert any("religions" in line and "lukaemon" not in line for line in _shown(90)), "folded at its joints"
-    lines = _shown(60)
-    assert lines[0].startswith("harness") and lines[1].startswith("  "), "each row on several lines"
-    at = (lines := _shown(25)).index("task: lukaemon_mmlu_")
-    assert lines[at + 1] == "world_religions", "name and value"
+    for width in (80, 40):
+        lines = _shown(width)
+        assert lines[:4] == ["", "harness: oc", "task: lukaemon_mmlu_world_religions", "metric: accuracy"]
+        assert len([line for line in lines if not line]) == 2, "a list for each row"
+
+
+def test_a_narrow_terminal_has_the_widest_form_that_fits() -> None:
+    table = narrowing(("task", "metric", "n"), [("a" * 20, "b" * 20, "c" * 20)], ("n", "metric"))
+    for width, columns in ((64, "abc"), (63, "ab"), (41, "a")):
+        out = io.StringIO()
+        show([table], Console(file=out, width=width, markup=False, highlight=False))
+        assert out.getvalue().splitlines()[-1].split() == [letter * 20 for letter in columns]
 
 
 def test_a_terminal_may_show_less_than_the_file() -> None:

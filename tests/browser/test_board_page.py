@@ -58,6 +58,7 @@ def query(page: Any) -> str:
     return str(page.evaluate("location.search"))
 
 
+HEIGHTS = "nodes => nodes.map((node) => node.getBoundingClientRect().height)"
 ALL = ["tiny-llada", "tiny-dream", "tiny-sdar", "tiny-llada", "a-name-a-n"]
 
 
@@ -359,6 +360,17 @@ def test_nothing_moves_when_the_controls_come_and_all_text_can_be_read(look: Loo
         page = look(board.parent / place, phone=phone)
         assert layout_shift(page) < 0.02, place
         assert page.evaluate(SMALL) == [], place
+
+
+@pytest.mark.parametrize("width", [1440, 1280, 1024])
+def test_the_table_stays_where_it_is_when_its_controls_come(look: Look, board: Path, width: int) -> None:
+    page = look(board, fresh=True)
+    page.set_viewport_size({"width": width, "height": 900})
+    page.reload()
+    settle(page)
+    assert layout_shift(page) < 0.05 and fits(page)
+    links = page.locator("nav.facts a, table.board tbody th > div > a")
+    assert links.count() > 8 and all(height >= 24 for height in links.evaluate_all(HEIGHTS))
 
 
 def test_few_tab_stops_stand_before_the_first_row(look: Look, board: Path) -> None:

@@ -91,6 +91,10 @@ def test_every_row_is_one_line_and_three_tasks_fit_on_a_desk(look: Look, tmp_pat
     heights = page.locator("table.board tbody tr").evaluate_all("rows => rows.map((row) => row.offsetHeight)")
     assert len(heights) > 5 and all(36 <= height <= 37 for height in heights), heights
     assert page.locator("#rows").evaluate("box => box.scrollWidth <= box.clientWidth")
+    names = page.locator("table.board tbody th > div > a").evaluate_all(
+        "nodes => nodes.map((it) => it.scrollWidth - it.clientWidth)"
+    )
+    assert names == [0] * len(names), "what stands after a name is cut off before it"
     (cut,) = page.locator("td[title]").all()
     assert cut.get_attribute("title") == ("A processor " * 4).strip() and cut.evaluate(
         "it => it.scrollWidth > it.clientWidth"

@@ -27,7 +27,7 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def names(page: str) -> list[str]:
-    return re.findall(r'<th scope="row"><a [^>]*>([^<]+)</a>', page)
+    return re.findall(r'<th scope="row"><div><a [^>]*>([^<]+)</a>', page)
 
 
 def test_the_navigation_leads_to_the_task_with_the_most_scores(site: Path) -> None:

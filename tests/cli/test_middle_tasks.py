@@ -76,7 +76,7 @@ def test_humaneval_fills_the_middle_of_functions(folder: Path) -> None:
     ]
     (folder / "functions.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
     (folder / "tasks/mine.yaml").write_text(
-        f"include: {ROOT}/tasks/humaneval_infill/dare_humaneval_single_line.yaml\ntask: mine\ndataset_path: json\n"
+        f"include: {ROOT}/tasks/humaneval_middle/humaneval_single_line_middle.yaml\ntask: mine\ndataset_path: json\n"
         f"dataset_name: null\ndataset_kwargs: {{data_files: {{test: {folder}/functions.jsonl}}}}\n"
     )
     run = dare_bench.evaluate(

@@ -167,17 +167,13 @@ def network_of(model_type: Any, block_length: int | None) -> type[A2DNetwork]:
     """The network of a config's ``model_type``, with that default attention; raises CheckpointError."""
     for network in NETWORKS:
         if network.config_class.model_type == model_type:
-            return _blocks(network) if block_length else network
+            return _IN_BLOCKS[network] if block_length else network
     known = ", ".join(network.config_class.model_type for network in NETWORKS)
     raise CheckpointError(f"model_type={brief(model_type)} in config.json is none of A2D's, which are {known}")
 
 
-def _blocks(network: type[A2DNetwork]) -> type[A2DNetwork]:
-    """The same network, block-causal; its class has the same name."""
-    return _BLOCKS[network]
-
-
-_BLOCKS: Mapping[type[A2DNetwork], type[A2DNetwork]] = {
+_IN_BLOCKS: Mapping[type[A2DNetwork], type[A2DNetwork]] = {
     network: type(network.__name__, (network,), {"block_length": BLOCK_LENGTH, "__doc__": network.__doc__})
     for network in NETWORKS
 }
+"""The same networks, block-causal, by the same names."""

@@ -9,6 +9,7 @@ from __future__ import annotations
 import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import KW_ONLY, dataclass, field
 from itertools import chain, groupby
 from typing import Any, cast
 
@@ -37,35 +38,29 @@ _Batch = tuple[str, int | None, Iterator[Request]]
 """Requests of one kind, and the maximum number of rows at a time (None: the model chooses)."""
 
 
+@dataclass
 class Queue:
-    """Answers requests for a task source: ``queue.answer`` is its ``Answer``.
+    """Answers requests for a task source: ``queue.answer`` is its ``Answer``."""
 
-    Args:
-        prepare: adds decoding fields before the model sees a request.
-        max_rows: maximum number of rows at a time; None lets the model choose.
-        on_sample: called with every generated sample as soon as it exists, so that scoring can begin early.
-        session, writer: the number of this session, and the name of this shard if there are several, for cost records.
-        remote: computes missing answers in other processes; None computes them here.
-        environment: the versions and hardware to record with the answers; None: those of this process.
-    """
+    model: LoadedModel
+    journal: Journal
+    _: KW_ONLY
+    prepare: Prepare = lambda request: request
+    """Adds decoding fields before the model sees a request."""
+    max_rows: int | None = None
+    """Maximum number of rows at a time; None lets the model choose."""
+    progress: Progress = field(default_factory=Progress)
+    on_sample: Callable[[Sample], None] = lambda sample: None
+    """Called with every generated sample as soon as it exists, so that scoring can begin early."""
+    session: int = 0
+    writer: str | None = None
+    """The number of this session, and the name of this shard if there are several, for cost records."""
+    remote: RemoteWorkers | None = None
+    """Computes missing answers in other processes; None computes them here."""
+    environment: Environment | None = None
+    """The versions and hardware to record with the answers; None: those of this process."""
 
-    def __init__(
-        self,
-        model: LoadedModel,
-        journal: Journal,
-        *,
-        prepare: Prepare = lambda request: request,
-        max_rows: int | None = None,
-        progress: Progress | None = None,
-        on_sample: Callable[[Sample], None] = lambda sample: None,
-        session: int = 0,
-        writer: str | None = None,
-        remote: RemoteWorkers | None = None,
-        environment: Environment | None = None,
-    ) -> None:
-        self.model, self.journal, self.prepare, self.max_rows = model, journal, prepare, max_rows
-        self.progress, self.on_sample = progress or Progress(), on_sample
-        self.session, self.writer, self.remote, self.environment = session, writer, remote, environment
+    def __post_init__(self) -> None:
         self.stats = LoopStats(watch=self.progress.forward)
         self.seconds: dict[str, float] = {"generate": 0.0, "score": 0.0}
         self.failures: dict[str, str] = {}

@@ -15,6 +15,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import torch
+
 from dare_bench.errors import DareError, TrainingError, UsageError
 from dare_bench.seeds import key, sample_key
 from dare_bench.trainers.checkpoints import step_of
@@ -35,14 +37,13 @@ from dare_bench.trainers.rl.rollout_metrics import (
     Groups,
     Scored,
     group_metrics,
-    groups_of,
     numbers,
     redraw_metrics,
     reward_metrics,
     written_nll,
 )
 from dare_bench.trainers.rl.served import ServedSampler
-from dare_bench.trainers.rl.surrogate import RolloutStep, Update
+from dare_bench.trainers.rl.surrogate import RolloutStep, Update, advantages
 from dare_bench.trainers.steps import StepShape, StepSource, places
 from dare_bench.training.processes import first_process
 from dare_bench.training.rows import Tokens
@@ -193,7 +194,8 @@ class Rollouts(StepSource):
         """The groups that this process's completions and those of the others make up. Called by all processes
         together."""
         value_B = [value for part in self.policy.gather(numbers([each.reward for each in mine])) for value in part]
-        return groups_of(mine, value_B, self.group, self.method.options.advantage, draws)
+        advantage_B = advantages(torch.tensor(value_B, dtype=torch.float64), self.group, self.method.options.advantage)
+        return Groups(mine, value_B, advantage_B.tolist(), [*draws])
 
     def _redrawn(self, number: int, groups: Groups) -> tuple[Groups, int]:
         """The groups of a rollout, those without an advantage drawn again, and how many groups that

@@ -12,11 +12,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from statistics import stdev
 
-import torch
-
 from dare_bench.trainers.rl.completions import Completion
-from dare_bench.trainers.rl.options import Advantage
-from dare_bench.trainers.rl.surrogate import advantages
 from dare_bench.types import Generation, Reward, RewardPrompt
 
 
@@ -102,9 +98,3 @@ class Groups:
         """Of each group: has a completion an advantage?"""
         group = len(self.value_B) // len(self.draws)
         return [any(self.advantage_B[i : i + group]) for i in range(0, len(self.value_B), group)]
-
-
-def groups_of(mine: list[Scored], value_B: list[float], size: int, kind: Advantage, draws: Sequence[int]) -> Groups:
-    """The groups of ``size`` completions with the rewards ``value_B`` of all processes, and their advantages."""
-    advantage_B = advantages(torch.tensor(value_B, dtype=torch.float64), size, kind)
-    return Groups(mine, value_B, advantage_B.tolist(), [*draws])

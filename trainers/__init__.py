@@ -39,5 +39,5 @@ def register(registry: Registry) -> None:
         reads = {"sft": "examples", "preference": "pairs"}.get(module, "prompts")
         known = {"options": f"dare_bench.trainers.{place}:{kind}Options", "reads": reads}
         if reads == "prompts":
-            known["refuse_replay"] = "dare_bench.trainers.rl.kept:refuse_not_kept"
+            known["refuse_replay"] = "dare_bench.trainers.rl.completions_table:refuse_not_kept"
         registry.add("trainer", name, f"dare_bench.trainers.{target}", origin=__name__, about=about, **known)

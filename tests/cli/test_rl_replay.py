@@ -207,7 +207,7 @@ def test_a_step_that_was_not_kept_is_refused_before_torch_is_imported(trained: A
 
 
 def test_the_steps_that_can_be_replayed() -> None:
-    from dare_bench.trainers.rl.kept import replayable
+    from dare_bench.trainers.rl.completions_table import replayable
 
     assert replayable(7, 3, {0, 3}) == "1 to 6"
     assert replayable(7, 3, {0, 1, 6}) == "1 to 3, 7"

@@ -19,8 +19,13 @@ from dare_bench.trainers.loop import Loop
 from dare_bench.trainers.policy import PolicyInTraining
 from dare_bench.trainers.rl.algorithm import Algorithm
 from dare_bench.trainers.rl.completions import Completion
-from dare_bench.trainers.rl.completions_table import TableRow, read_table
-from dare_bench.trainers.rl.kept import kept_weights, refuse_not_kept, table_name
+from dare_bench.trainers.rl.completions_table import (
+    TableRow,
+    kept_weights,
+    read_table,
+    refuse_not_kept,
+    table_name,
+)
 from dare_bench.trainers.rl.rollout import Rollouts
 from dare_bench.trainers.rl.rollout_file import Rollout
 from dare_bench.trainers.rl.surrogate import RolloutStep

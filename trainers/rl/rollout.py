@@ -24,8 +24,7 @@ from dare_bench.trainers.objective import Metrics
 from dare_bench.trainers.policy import PolicyInTraining
 from dare_bench.trainers.rl.algorithm import Algorithm
 from dare_bench.trainers.rl.completions import Completion
-from dare_bench.trainers.rl.completions_table import is_due, table_lines
-from dare_bench.trainers.rl.kept import table_name
+from dare_bench.trainers.rl.completions_table import is_due, table_lines, table_name
 from dare_bench.trainers.rl.rollout_file import (
     Rollout,
     read_prompts,

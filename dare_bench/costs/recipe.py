@@ -10,7 +10,7 @@ from typing import Any
 import torch
 
 from dare_bench.costs.trace import GPUS, answering, find
-from dare_bench.engine.scope import Scope
+from dare_bench.harness.common.scope import Scope
 from dare_bench.recipes import Recipe
 from dare_bench.suites import merged
 from dare_bench.types import Request

@@ -20,11 +20,11 @@ from dare_bench.engine.hints import checked_harness
 from dare_bench.engine.opener import Opener, split_adapter
 from dare_bench.engine.plan import PlannedRun, plan
 from dare_bench.engine.rundir import latest_with_prefix, part_folder, read_done
-from dare_bench.engine.scope import Scope
 from dare_bench.engine.session import Session
 from dare_bench.engine.sharding import check_workers
 from dare_bench.engine.stopping import is_settled
 from dare_bench.errors import DataError, UsageError
+from dare_bench.harness.common.scope import Scope
 from dare_bench.keywords import RunKeywords
 from dare_bench.log import log
 from dare_bench.model import Model

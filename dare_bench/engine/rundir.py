@@ -11,8 +11,8 @@ from typing import Annotated, Any
 
 from pydantic import AliasChoices, BaseModel, ConfigDict, Field, ValidationError
 
-from dare_bench.engine.scope import Scope
 from dare_bench.errors import RunError, UsageError
+from dare_bench.harness.common.scope import Scope
 from dare_bench.reading import existing, read_json
 from dare_bench.runs.field_types import Count, Name
 from dare_bench.runs.run_files import DONE_FILE, JOURNAL, RUN_FILE, file_date, file_digest, own_file, results_name

@@ -19,10 +19,10 @@ from dare_bench.engine.journal import Journal
 from dare_bench.engine.progress import progress_display
 from dare_bench.engine.queue import Prepare, Queue
 from dare_bench.engine.rundir import CommitMarker, RunFolder, choose, part_folder, read_done
-from dare_bench.engine.scope import Scope
 from dare_bench.engine.sharding import remote_workers, uses_workers
 from dare_bench.engine.stopping import StoppingRun, refuse_unstoppable
 from dare_bench.errors import UsageError
+from dare_bench.harness.common.scope import Scope
 from dare_bench.loading import locate
 from dare_bench.log import log
 from dare_bench.protocols import LoadedModel, TaskSource

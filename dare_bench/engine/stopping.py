@@ -15,8 +15,8 @@ from typing import Any
 from dare_bench import seeds
 from dare_bench.analysis.intervals import confidence_intervals
 from dare_bench.config import RunSpec
-from dare_bench.engine.scope import Scope
 from dare_bench.errors import UsageError
+from dare_bench.harness.common.scope import Scope
 from dare_bench.log import log
 from dare_bench.protocols import Answer, HarnessResult, TaskSource
 from dare_bench.runs.schema import CI, Block

@@ -5,13 +5,14 @@ from __future__ import annotations
 import contextlib
 import copy
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
 from dare_bench.config import RunSpec
 from dare_bench.harness.common.answering import harness_errors, sample_numbers
+from dare_bench.harness.common.scope import Scope
 from dare_bench.harness.opencompass.layout import Layout
 from dare_bench.harness.opencompass.prompts import Prompter, kind_of, split_shared
 
@@ -53,14 +54,11 @@ class DataSet:
                 cfg, self.built, chat=bool(spec.apply_chat_template), system=spec.system_instruction
             )
         self.total = len(self.test)
-        self.documents = self._selected(spec.limit, (spec.samples or {}).get(self.name))
-
-    def _selected(self, limit: int | float | None, samples: Sequence[int] | None) -> list[int]:
-        if samples is not None:
-            return sample_numbers(self.name, samples, self.total)
-        if limit is None:
-            return list(range(self.total))
-        return list(range(min(self.total, math.ceil(limit * self.total) if limit < 1 else int(limit))))
+        if (samples := (spec.samples or {}).get(self.name)) is not None:
+            self.documents = sample_numbers(self.name, samples, self.total)
+        else:
+            first = Scope(spec.limit).first(self.total)
+            self.documents = list(range(self.total if first is None else first))
 
     @cached_property
     def questions(self) -> dict[int, list[DataSetQuestion]]:

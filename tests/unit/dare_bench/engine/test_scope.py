@@ -23,8 +23,8 @@ from dare_bench.cli import main
 from dare_bench.cli.runs import open_one
 from dare_bench.engine.evaluate import evaluate
 from dare_bench.engine.rundir import read_done
-from dare_bench.engine.scope import Scope
 from dare_bench.errors import UsageError
+from dare_bench.harness.common.scope import Scope
 from dare_bench.runs.reader import Run
 from dare_bench.types import Request
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 import multiprocessing
 import os
 import runpy
+import signal
 import subprocess
 import sys
 import tempfile
@@ -92,6 +93,7 @@ def redirect(stdout: str | Path, stderr: str | Path) -> None:
 def call(words: list[str], stdout: str, stderr: str, env: dict[str, str], cwd: str, script: Path | None) -> None:
     """Be the command, in this process."""
     redirect(stdout, stderr)
+    signal.signal(signal.SIGINT, signal.default_int_handler)  # a server in the background begins with it ignored
     os.environ.clear()
     os.environ.update(env)
     sys.path[:0] = filter(None, env.get("PYTHONPATH", "").split(os.pathsep))

@@ -206,8 +206,11 @@ def compare_runs_of_the_default_folder_by_name(tmp_path: Path, monkeypatch: pyte
 
 
 def test_no_torch_and_no_harness(tmp_path: Path) -> None:
+    run = str(_with_recipe(make_run(tmp_path, "a recipe")))
     code = (
         f"import sys; from dare_bench.cli.compare import compare; compare({_two(tmp_path)!r}); "
+        "from dare_bench.cli.report import report; "
+        f"report([{run!r}]); report([{run!r}, {run!r}], agreement=True); "
         "print([m for m in ('torch', 'lm_eval', 'opencompass', 'transformers') if m in sys.modules])"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
@@ -330,17 +333,6 @@ def test_a_run_of_the_default_folder_by_name(tmp_path: Path, monkeypatch: pytest
     monkeypatch.chdir(tmp_path)
     report(["mine"])
     assert "mine" in capsys.readouterr().out
-
-
-def test_reports_need_no_torch_and_no_harness(tmp_path: Path) -> None:
-    run = _with_recipe(make_run(tmp_path, "a"))
-    code = (
-        "import sys; from dare_bench.cli.report import report; "
-        f"report([{str(run)!r}]); report([{str(run)!r}, {str(run)!r}], agreement=True); "
-        "print([m for m in ('torch', 'lm_eval', 'opencompass', 'transformers') if m in sys.modules])"
-    )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert done.stdout.splitlines()[-1] == "[]"
 
 
 @pytest.mark.parametrize("more", [(), (4,)])

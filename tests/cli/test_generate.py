@@ -9,12 +9,12 @@ import pty
 import re
 import select
 import signal
-import subprocess
 import sys
 import time
 from pathlib import Path
 from typing import Any
 
+import command
 import pytest
 from calls import call
 
@@ -184,29 +184,24 @@ def test_a_canvas_shows_what_the_last_forward_wrote() -> None:
 def in_terminal(words: list[str], until: bytes | None = None) -> tuple[int, str]:
     """The exit code of a command in its own terminal, and what it printed; Ctrl-C when it has printed ``until``."""
     leader, follower = pty.openpty()
+    terminal = os.ttyname(follower)
     environment = {**os.environ, "TERM": "xterm-256color", "COLUMNS": "80", "LINES": "24"}
-    # A process in the background begins with the interrupt ignored.
-    code = "import signal; signal.signal(signal.SIGINT, signal.default_int_handler); "
-    code += "from dare_bench.cli import main; main()"
-    process = subprocess.Popen(
-        [sys.executable, "-c", code, *words],
-        stdin=follower, stdout=follower, stderr=follower, start_new_session=True, env=environment,
-    )  # fmt: skip
-    os.close(follower)
+    process = command.start(words, terminal, terminal, environment)
     printed, end = b"", time.monotonic() + 240
     while time.monotonic() < end:
-        if not select.select([leader], [], [], 1)[0]:
-            continue
-        try:
-            part = os.read(leader, 65536)
-        except OSError:  # the last one has closed it
+        alive = process.is_alive()
+        if select.select([leader], [], [], 0.05)[0]:
+            printed += os.read(leader, 65536)
+        elif not alive:
             break
-        printed += part
         if until is not None and until in printed:
-            process.send_signal(signal.SIGINT)
+            os.kill(process.pid or 0, signal.SIGINT)
             until = None
-    os.close(leader)
-    return process.wait(timeout=60), printed.decode()
+    process.kill()
+    process.join()
+    for end_of_terminal in (leader, follower):
+        os.close(end_of_terminal)
+    return process.exitcode or 0, printed.decode()
 
 
 @pytest.mark.slow

@@ -71,7 +71,7 @@ def test_every_tensor_counts(layout, tmp_path):
     assert len(seen) >= 12
 
 
-@pytest.mark.parametrize("family", KEYS)
+@pytest.mark.parametrize("family", ["llada_moe", "llada2", "fast_dllm_v2"])
 def test_validate_passes(family, tmp_path, capsys):
     sharded(made(tmp_path / "source", family))
     with pytest.raises(SystemExit) as left:

@@ -142,6 +142,7 @@ def test_flex_has_no_gradients_on_a_cpu():
 @pytest.mark.slow
 @pytest.mark.skipif(which("g++") is None, reason="PyTorch compiles for a CPU with g++, which is not installed")
 @torch.no_grad()
+@torch._inductor.config.patch({"compile_threads": 1, "cpp.vec_isa_ok": True})  # as in test_frames.py
 def test_flex_compiled():
     plan, q, k, v = inputs(CASES["block-causal windows"], HEADS["grouped heads"])
     want = computed(BACKENDS["sdpa"], plan, q, k, v)

@@ -169,8 +169,7 @@ FAST = {
 }
 
 
-@pytest.mark.parametrize("family", [*SAMPLERS, *FAST])
-@pytest.mark.parametrize("calls", [(1, 5), (3, 4)])
+@pytest.mark.parametrize(("family", "calls"), [*((family, (1, 5)) for family in (*SAMPLERS, *FAST)), ("sdar", (3, 4))])
 def test_out_of_memory_in_the_middle_changes_no_token(family, calls, monkeypatch):
     few_shot = tokens(16, 9, 120)
     prompts = [[*few_shot, i] for i in range(4)] + [tokens(5 + i, i, 120) for i in range(3)]

@@ -142,7 +142,8 @@ def test_steps_of_one_shape_are_one_graph(family, framed, monkeypatch):
 
 @pytest.mark.slow
 @pytest.mark.skipif(which("g++") is None, reason="PyTorch compiles for a CPU with g++, which is not installed")
-@torch._inductor.config.patch(compile_threads=1)  # else processes that import PyTorch are started
+# One thread: else processes that import PyTorch are started. What the processor can do is not tried by compiling.
+@torch._inductor.config.patch({"compile_threads": 1, "cpp.vec_isa_ok": True})
 def test_compiled_steps_answer_as_others(framed):
     asked, fields = [[3 + j for j in range(12)], [9 + j for j in range(12)]], {"gen_length": 8, "block_length": 4}
     listed = [a.tokens for a in golden.model().generate(asked, **fields)]

@@ -40,7 +40,7 @@ def answers(family, fields):
     return [(a.tokens, a.nfe, a.reference_nfe, a.near_tie) for a in found], events, len(stats.halvings)
 
 
-@pytest.mark.parametrize(("family", "fields"), [*((f, {**way, "near_tie": True}) for f, way in WAYS), WAYS[0], WAYS[3]])
+@pytest.mark.parametrize(("family", "fields"), [*((f, {**way, "near_tie": True}) for f, way in WAYS[1:]), WAYS[0]])
 def test_a_decision_that_fails_is_made_again(family, fields, monkeypatch):
     *expected, halvings = answers(family, fields)
     assert halvings == 0

@@ -1,6 +1,5 @@
 """One optimizer step of each method on each newer family, on tiny checkpoints in the published layouts: what the
-table of docs/rl.md allows learns, and what it does not is refused; and one LoRA step on LLaDA-8B's shape with its
-true vocabulary."""
+table of docs/rl.md allows learns, and what it does not is refused; and one LoRA step with LLaDA-8B's vocabulary."""
 
 from __future__ import annotations
 
@@ -207,6 +206,7 @@ from dare_bench.model_adapters.backbone.network import shapes_of
 from dare_bench.model_adapters.llada import LLaDAConfig, LLaDAModelLM
 
 MASK = 126336
+CONFIG = LLaDAConfig(n_layers=2, d_model=1024, n_heads=8, n_kv_heads=8, mlp_hidden_size=3072)
 TARGETS = r".*transformer\.blocks\.\d+\.(q_proj|k_proj|v_proj|attn_out|ff_proj|up_proj|ff_out)"
 
 def peak():  # of this program alone: ru_maxrss begins with the parent's
@@ -215,8 +215,8 @@ def peak():  # of this program alone: ru_maxrss begins with the parent's
 
 torch.manual_seed(0)
 start = time.perf_counter()
-network = shapes_of(LLaDAModelLM, LLaDAConfig(n_layers=2, mlp_hidden_size=12288)).bfloat16().to_empty(device="cpu")
-some = (0.02 * torch.randn(2**20 + 1)).bfloat16()  # repeated: 1.5 G normal numbers of their own take half a minute
+network = shapes_of(LLaDAModelLM, CONFIG).bfloat16().to_empty(device="cpu")
+some = (0.02 * torch.randn(2**20 + 1)).bfloat16()  # repeated: 300 M normal numbers of their own take seconds
 for p in network.parameters():
     for part in p.data.view(-1).split(len(some)):
         part.copy_(some[:len(part)] if p.dim() == 2 else torch.ones_like(part))
@@ -257,16 +257,17 @@ def available():
     return next(int(line.split()[1]) for line in MEMORY.read_text().splitlines() if line.startswith("MemAvailable"))
 
 
-def test_one_lora_step_with_the_true_vocabulary_stays_within_6_gb(tmp_path):
+def test_one_lora_step_with_the_true_vocabulary_stays_within_its_memory(tmp_path):
+    """Weights of 0.6 GB in bfloat16; a copy of them in float32 alone would take 1.2 GB more."""
     need_package("peft")
-    if (available() or 0) < 8 * GIB:
-        pytest.skip("takes 8 GB of free memory, read from /proc/meminfo")
+    if (available() or 0) < 2 * GIB:
+        pytest.skip("takes 2 GB of free memory, read from /proc/meminfo")
     (tmp_path / "step.py").write_text(STEP)
     done = command.run(script=tmp_path / "step.py")
     assert done.returncode == 0, done.stderr[-2000:]
     seen = json.loads(done.stdout.splitlines()[-1])
-    assert seen["peak"] < 6e9 / 1024, seen
-    assert 1.46e9 < seen["base"] < 1.48e9 and seen["base_types"] == ["torch.bfloat16"]
+    assert seen["peak"] < 1.6e9 / 1024, seen
+    assert 2.8e8 < seen["base"] < 3e8 and seen["base_types"] == ["torch.bfloat16"]
     assert seen["masked"] > 20
     assert 8 < seen["loss"] < 16  # weights that know nothing: about log V = 11.7 a token
     assert len(seen["trained"]) == 2 * 7 * 2 and all("lora" in name for name in seen["trained"])

@@ -1,4 +1,5 @@
-"""What jobs of the executors' tests do: importable, so that worker processes and Ray find it. And watching them."""
+"""What jobs of the executors' tests do, importable, so that worker processes and Ray find it: watching them, and a
+worker's ``answer`` with a pause before each sample, which can be killed in the middle of a cheap run."""
 
 from __future__ import annotations
 

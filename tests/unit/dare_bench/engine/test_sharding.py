@@ -17,10 +17,9 @@ import pytest
 import toy_source
 import toy_tasks
 from command import forkserver
-from executor_jobs import alive, until
+from executor_jobs import alive, answer_slowly, until
 from paths import ROOT
 from require import lacks, need_package
-from slow_answers import answer_slowly
 from toy_model import ToyModel
 
 from dare_bench import sandbox

@@ -13,9 +13,8 @@ import executor_jobs
 import pytest
 import sweep_jobs
 import toy_source
-from executor_jobs import alive, pid, play, told, until
+from executor_jobs import alive, answer_slowly, pid, play, told, until
 from require import need_package
-from slow_answers import answer_slowly
 
 from dare_bench.engine import sharding
 from dare_bench.engine.evaluate import evaluate

@@ -16,8 +16,8 @@ from dare_bench.runs.text import counted, listed
 if TYPE_CHECKING:
     from rich.tree import Tree
 
-    from dare_bench.costs.sweep import Estimates
     from dare_bench.runs.reader import Run
+    from dare_bench.sweeps.costs import Estimates
     from dare_bench.sweeps.run import SweepResult
 
 
@@ -77,7 +77,7 @@ def sweep(
 
 def _preview(file: str, output_path: str, json: bool) -> None:
     from dare_bench.cli.dry_run import refuse_json
-    from dare_bench.costs.sweep import estimate, total
+    from dare_bench.sweeps.costs import estimate, total
 
     refuse_json(json)
     estimates = estimate(file, output_path)

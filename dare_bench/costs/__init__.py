@@ -1,1 +1,1 @@
-"""What work would cost before it is done: a published score by its recipe, a training step, a whole sweep."""
+"""What work would cost before it is done: a published score by its recipe, a step of a training."""

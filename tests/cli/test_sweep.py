@@ -23,9 +23,9 @@ from safetensors.torch import load_file
 import dare_bench
 from dare_bench.analysis.run_finder import find_runs
 from dare_bench.cli import main
-from dare_bench.costs import sweep
 from dare_bench.errors import CheckpointError, TrainingError, UsageError
 from dare_bench.executors import devices
+from dare_bench.sweeps import costs
 from dare_bench.sweeps.run import refuse_unknown
 from dare_bench.sweeps.sweep_graph import SweepNode
 
@@ -263,7 +263,7 @@ def test_a_dry_run_shows_what_would_fail_and_ends_with_a_usage_error(tmp_path: P
 
 def test_a_dry_run_cuts_no_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Any) -> None:
     text = "word " * 200 + "end"
-    monkeypatch.setattr(sweep, "_cost", lambda *_: sweep.NodeCost(text))
+    monkeypatch.setattr(costs, "_cost", lambda *_: costs.NodeCost(text))
     (tmp_path / "good.yaml").write_text(yaml.safe_dump(GOOD))
     with pytest.raises(SystemExit) as left:
         main(["sweep", str(tmp_path / "good.yaml"), "--output-path", str(tmp_path / "out"), "--dry-run"])

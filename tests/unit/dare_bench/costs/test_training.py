@@ -10,11 +10,11 @@ from typing import Any
 import pytest
 
 import dare_bench
-from dare_bench.costs import sweep
 from dare_bench.costs.rehearsal import rows_of
 from dare_bench.costs.trace import GPUS, UTILIZATION
 from dare_bench.costs.training import StepEstimate, estimate
 from dare_bench.errors import CheckpointError, DataError, UnknownNameError, UsageError
+from dare_bench.sweeps import costs
 from dare_bench.training.spec import TrainSpec, train_spec
 
 LLADA, SDAR = "GSAI-ML/LLaDA-8B-Instruct", "JetLM/SDAR-8B-Chat"
@@ -218,7 +218,7 @@ def test_a_checkpoint_of_which_nothing_is_known_and_refused_settings() -> None:
 
 def test_a_sweep_adds_the_operations_of_all_steps(tmp_path: Path) -> None:
     train = {"method": "d1", **{name: v for name, v in RL.items() if v is not None and name != "model"}, "max_steps": 6}
-    built = sweep.estimate({"models": "tiny-llada-base", "train": {**train, "seed": [0, 1]}}, tmp_path / "out")
+    built = costs.estimate({"models": "tiny-llada-base", "train": {**train, "seed": [0, 1]}}, tmp_path / "out")
     (cost,) = {cost for node, cost in built if node.kind == "train"}
     assert "6 steps of 8 completions in rows of 10 tokens" in cost.text
     assert "forwards of a device: rollout 8, score 14, update 8; " in cost.text

@@ -66,7 +66,9 @@ docs: venv
 	@$(BIN)/python scripts/docs_site.py $(if $(wildcard demo/site/index.html),--board build/board)
 
 bench: venv
+	@$(BIN)/python scripts/bench/sampler.py
 	@$(BIN)/python scripts/bench/cached.py
+	@$(BIN)/python scripts/bench/update.py
 
 # Without venv: it runs by the Python that has PyTorch for the GPU.
 gpu:

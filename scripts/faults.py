@@ -1,6 +1,6 @@
 """Inject faults at random moments of evaluations, trainings, sweeps and site builds, and check the results.
 
-    .venv/bin/python scripts/faults.py [--only REGEX] [--rounds N] [--seed N] [--json FILE]
+    .venv/bin/python scripts/faults.py [--only REGEX] [--rounds N] [--seed N] [--json FILE] [--markdown FILE]
 
 Each case is a command, a fault and a number of rounds. The command is run once undisturbed. In each round, in a
 new folder, the fault is injected at a random moment (of the time of the undisturbed run or, in every other round, of
@@ -201,6 +201,7 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, help="number of rounds per case (default: see BY_COMMAND)")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--json", type=Path, help="write the rows to this file")
+    parser.add_argument("--markdown", type=Path, help="update the table in this file")
     args = parser.parse_args()
     cases = [case for case in ROUNDS if re.search(args.only, ", ".join(case), re.IGNORECASE)]
     if not cases:
@@ -213,10 +214,20 @@ def main() -> None:
         rows.append(row)
         if args.json is not None:
             args.json.write_text(json.dumps([vars(row) for row in rows], indent=2) + "\n")
+        if args.markdown is not None:
+            _rewrite(args.markdown, rows)
     print("\n".join([HEAD, *(row.text() for row in rows)]))
     if failed := sum(len(row.failures) for row in rows):
         raise SystemExit(f"error: {failed} rounds failed; their folders are in {root}")
     shutil.rmtree(root)
+
+
+def _rewrite(file: Path, rows: list[FaultRow]) -> None:
+    """Replace rows in the table of a Markdown file; the rows of other cases are kept."""
+    head, _, rest = file.read_text().partition(HEAD)
+    old, _, tail = rest.partition("\n\n")
+    lines = {tuple(line.split(" | ")[:2]): line for line in [*old.split("\n"), *(row.text() for row in rows)] if line}
+    file.write_text("\n".join([f"{head}{HEAD}", *lines.values()]) + f"\n\n{tail}")
 
 
 def run_cases(

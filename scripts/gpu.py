@@ -205,9 +205,11 @@ def roofline(device: str, quick: bool) -> Lines:
 
 
 def sampler(device: str, quick: bool) -> Lines:
-    """Our sampler against the plain one of ``scripts/bench/plain.py``, which takes prompts one by one."""
+    """Our sampler against the plain one of ``scripts/bench/naive.py``, which takes prompts one by one."""
     import torch
-    from plain import Timing, decode, generate, native_model
+    from models import generate, native_model
+    from naive import decode
+    from timing import Timing
 
     from dare_bench.model_adapters.backbone.attention import pick_attention
     from dare_bench.model_adapters.frames import LAUNCH_BOUND, CudaGraphs, Frames
@@ -254,7 +256,7 @@ def sampler(device: str, quick: bool) -> Lines:
         for way, seconds in ours_s.items():
             if quick and same[way] < 1:
                 raise SystemExit(f"error: {same[way]:.0%} of the tokens are those of the plain sampler")
-            speed, rate = Timing(plain_s, seconds).spread(), rows * gen / statistics.median(seconds)
+            speed, rate = Timing(plain_s, seconds, None, None).spread(), rows * gen / statistics.median(seconds)
             yield f"{rows} rows, {way}: {speed}, {rate:.0f} tokens/s, {same[way]:.0%} of the tokens equal"
             yield f"| plain sampler, {rows} rows, {str(dtype).removeprefix('torch.')}, {way} | {speed} |"
 

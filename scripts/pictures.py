@@ -10,8 +10,8 @@ packages of the dev extra.
 
 from __future__ import annotations
 
+import argparse
 import shutil
-import sys
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -43,9 +43,9 @@ STEP = 12
 
 
 def main() -> None:
-    if len(sys.argv) != 2:
-        raise SystemExit(__doc__)
-    site = Path(sys.argv[1])
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("site", type=Path)
+    args = parser.parse_args()
     names = ("chromium", "chromium-browser", "google-chrome-stable", "google-chrome")
     path = next(filter(None, map(shutil.which, names)), None)
     if path is None:
@@ -53,7 +53,7 @@ def main() -> None:
     with sync_playwright() as playwright:
         browser = playwright.chromium.launch(executable_path=path, args=["--no-sandbox", "--disable-gpu"])
         for name, picture in PICTURES.items():
-            place = next(site.glob(picture.page), None)
+            place = next(args.site.glob(picture.page), None)
             if place is None:
                 continue
             size = {"width": picture.width, "height": picture.height}

@@ -5,7 +5,7 @@
 Exact: block-causal decoding (SDAR's layout) with the cache against the whole prefix again, on the same schedule; the
 tokens must be identical, and the bench fails if they are not. Approximate: LLaDA's layout with Fast-dLLM's dual cache
 and four tokens a step against the plain sampler at one token a step; other tokens come out, and how many agree is
-printed. The plain samplers are in ``plain.py``; at batch 8 they too take all rows in one forward (prompts have one
+printed. The plain samplers are in ``naive.py``; at batch 8 they too take all rows in one forward (prompts have one
 length).
 
 Weights are random, about 7 M parameters: speed does not depend on their values, except that 4 tokens per step are
@@ -17,12 +17,14 @@ from __future__ import annotations
 
 import random
 import statistics
-from argparse import ArgumentParser, RawDescriptionHelpFormatter
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 import torch
-from plain import Timing, Tokens, alternate, decode, generate, native_model
+from models import Tokens, generate, native_model
+from naive import decode
+from timing import Timing, alternate, options
 from torch import Tensor
 
 from dare_bench.model_adapters.backbone import Plan
@@ -39,22 +41,28 @@ STD = 0.06
 
 
 @dataclass(frozen=True)
+class CacheSize:
+    """Sizes of network and answer; the default has 7 M parameters."""
+
+    width: int = 256
+    layers: int = 8
+    ff_width: int = 704
+    vocab: int = 2048
+    gen: int = 64
+
+    @property
+    def mask_id(self) -> int:
+        return self.vocab - 1
+
+
+@dataclass(frozen=True)
 class CacheCase:
-    """``k``: tokens per step of our sampler and of the plain block-causal one; the plain LLaDA sampler writes one.
-    Sizes of network and answer; the default has 7 M parameters."""
+    """``k``: tokens per step of our sampler and of the plain block-causal one; the plain LLaDA sampler writes one."""
 
     kind: Literal["exact", "dual"]
     rows: int
     prompt: int
     k: int
-    width: int = 256
-    layers: int = 8
-    vocab: int = 2048
-    gen: int = 64
-
-    @property
-    def causal(self) -> bool:
-        return self.kind == "exact"
 
 
 CASES = (
@@ -66,81 +74,98 @@ CASES = (
     CacheCase("dual", 8, 64, 4),
     CacheCase("dual", 1, 192, 4),
 )
-QUICK = (CacheCase("exact", 2, 32, 4, 32, 2, 64, 32), CacheCase("dual", 2, 32, 4, 32, 2, 64, 32))
+QUICK = (CacheCase("exact", 2, 32, 4), CacheCase("dual", 2, 32, 4))
 
 
-def build(case: CacheCase) -> NativeModel:
+def build(kind: str, size: CacheSize) -> NativeModel:
     """A random network with a fixed seed: SDAR's for ``exact``, LLaDA's for ``dual``."""
     torch.manual_seed(1)
-    mask, inner, shared = case.vocab - 1, case.width * 11 // 4, {"vocab_size": case.vocab}
-    sizes = {"hidden_size": case.width, "intermediate_size": inner, "num_hidden_layers": case.layers}
-    sdar = {**sizes, "num_attention_heads": 4, "num_key_value_heads": 4, "head_dim": case.width // 4}
-    llada = {"d_model": case.width, "n_heads": 4, "n_layers": case.layers, "mlp_hidden_size": inner}
+    shared: dict[str, Any] = {"vocab_size": size.vocab, "mask_token_id": size.mask_id}
     network: LLaDAModelLM | SDARForCausalLM
-    if case.causal:
-        network = SDARForCausalLM(SDARConfig(**sdar, **shared, initializer_range=STD, block_size=BLOCK))
+    if kind == "exact":
+        network = SDARForCausalLM(
+            SDARConfig(
+                hidden_size=size.width, intermediate_size=size.ff_width, num_hidden_layers=size.layers,
+                num_attention_heads=4, num_key_value_heads=4, head_dim=size.width // 4, max_position_embeddings=4096,
+                initializer_range=STD, block_size=BLOCK, **shared,
+            )
+        )  # fmt: skip
     else:
-        network = LLaDAModelLM(LLaDAConfig(**llada, **shared, embedding_size=case.vocab, init_std=STD))
+        network = LLaDAModelLM(
+            LLaDAConfig(
+                d_model=size.width, n_heads=4, n_layers=size.layers, mlp_hidden_size=size.ff_width,
+                embedding_size=size.vocab, max_sequence_length=4096, init_std=STD, **shared,
+            )
+        )  # fmt: skip
     with torch.no_grad():
         network.get_output_embeddings().weight *= 4
     parameters = sum(p.numel() for p in network.parameters())
-    block = BLOCK if case.causal else None
-    spec = ModelSpec(case.kind, mask, (), None, None, case.vocab, 4096, block_length=block, parameters=parameters)
-    return native_model(SDAR if case.causal else LLADA, network, spec)
+    block = BLOCK if kind == "exact" else None
+    spec = ModelSpec(kind, size.mask_id, (), None, None, size.vocab, 4096, block_length=block, parameters=parameters)
+    return native_model(SDAR if kind == "exact" else LLADA, network, spec)
 
 
-def ours(model: NativeModel, case: CacheCase, prompts: Tokens) -> Tokens:
-    fields: dict[str, Any] = {"gen_length": case.gen, "block_length": BLOCK}
-    if case.causal:
-        fields |= {"remasking_strategy": "low_confidence_static", "denoising_steps": BLOCK // case.k}
-    else:
-        fields |= {"steps": case.gen // case.k, "cache": "dual"}
-    return generate(model, prompts, fields, case.rows)
+def fields(case: CacheCase, size: CacheSize) -> dict[str, Any]:
+    """The decoding fields of our sampler."""
+    lengths = {"gen_length": size.gen, "block_length": BLOCK}
+    if case.kind == "exact":
+        return {**lengths, "remasking_strategy": "low_confidence_static", "denoising_steps": BLOCK // case.k}
+    return {**lengths, "steps": size.gen // case.k, "cache": "dual"}
 
 
-def plain(model: NativeModel, case: CacheCase, prompts: Tokens) -> Tokens:
+def ours(model: NativeModel, case: CacheCase, size: CacheSize, prompts: Tokens) -> Callable[[], Tokens]:
+    return lambda: generate(model, prompts, fields(case, size), case.rows)
+
+
+def plain(model: NativeModel, case: CacheCase, size: CacheSize, prompts: Tokens) -> Callable[[], Tokens]:
+    causal = case.kind == "exact"
+
     def logits_of(x: Tensor) -> Tensor:
-        return model.network(x, plan=Plan.rows(*x.shape, block_length=BLOCK if case.causal else None)).logits
+        return model.network(x, plan=Plan.rows(*x.shape, block_length=BLOCK if causal else None)).logits
 
-    steps = BLOCK // case.k if case.causal else BLOCK
-    return decode(logits_of, prompts, model.spec.mask, case.gen, BLOCK, steps, block_causal=case.causal)
-
-
-def agreement(timing: Timing) -> float:
-    """The share of the tokens that are those of the plain sampler."""
-    rows = zip(timing.slow_value, timing.fast_value, strict=True)
-    return statistics.mean(a == b for x, y in rows for a, b in zip(x, y, strict=True))
+    steps = BLOCK // case.k if causal else BLOCK
+    return lambda: decode(logits_of, prompts, size.mask_id, size.gen, BLOCK, steps, block_causal=causal)
 
 
-def compare(model: NativeModel, case: CacheCase, runs: int) -> Timing:
+def agreement(left: Tokens, right: Tokens) -> float:
+    pairs = [(a, b) for x, y in zip(left, right, strict=True) for a, b in zip(x, y, strict=True)]
+    return sum(a == b for a, b in pairs) / len(pairs)
+
+
+def compare(model: NativeModel, case: CacheCase, size: CacheSize, runs: int) -> Timing:
     """Alternate both samplers; exits with an error if the exact cache changed a token."""
     rng = random.Random(case.prompt)
-    prompts = [[rng.randrange(case.vocab - 1) for _ in range(case.prompt)] for _ in range(case.rows)]
+    prompts = [[rng.randrange(size.mask_id) for _ in range(case.prompt)] for _ in range(case.rows)]
     for sampler in (plain, ours):  # warm up on one block
-        sampler(model, replace(case, gen=BLOCK), prompts)
-    timing = alternate(lambda: plain(model, case, prompts), lambda: ours(model, case, prompts), runs)
-    if case.causal and timing.slow_value != timing.fast_value:
-        raise SystemExit(f"{case}: {agreement(timing):.1%} of the tokens are the plain sampler's; all must be")
+        sampler(model, case, replace(size, gen=BLOCK), prompts)()
+    timing = alternate(plain(model, case, size, prompts), ours(model, case, size, prompts), runs)
+    if case.kind == "exact" and timing.slow_value != timing.fast_value:
+        same = agreement(timing.slow_value, timing.fast_value)
+        raise SystemExit(f"{case}: {same:.1%} of the tokens are the plain sampler's; all must be")
     return timing
 
 
+def line(case: CacheCase, size: CacheSize, timing: Timing) -> str:
+    """One row of the table."""
+    tokens = case.rows * size.gen
+    before, after = (tokens / statistics.median(seconds) for seconds in (timing.slow, timing.fast))
+    same = agreement(timing.slow_value, timing.fast_value)
+    return (
+        f"{case.kind:<6}{case.rows:>5}{case.prompt:>8}{case.k:>7}  {before:>6.0f} -> {after:<6.0f}"
+        f"{timing.spread():<36}{same:>6.1%}"
+    )
+
+
 def main() -> None:
-    parser = ArgumentParser(description=__doc__, formatter_class=RawDescriptionHelpFormatter)
-    parser.add_argument("--runs", type=int, default=5)
-    parser.add_argument("--threads", type=int, default=2)
-    parser.add_argument("--quick", action="store_true", help="tiny sizes and one run, to check that the script works")
-    args = parser.parse_args()
-    torch.set_num_threads(args.threads)
-    print(f"float32, {args.threads} threads, answers in blocks of {BLOCK}; exact: block-causal; dual: approximate")
+    args = options(__doc__)
+    size = CacheSize(width=32, layers=2, ff_width=64, vocab=64, gen=32) if args.quick else CacheSize()
+    models = {kind: build(kind, size) for kind in ("exact", "dual")}
+    for kind, text in (("exact", "block-causal, exact cache"), ("dual", "full attention, dual cache (approximate)")):
+        print(f"{kind}: {models[kind].spec.parameters / 1e6:.1f} M random parameters, {text}", flush=True)
+    print(f"float32, {args.threads} threads, answers of {size.gen} tokens in blocks of {BLOCK}, {args.runs} runs")
     print(f"{'cache':<6}{'batch':>5}{'prompt':>8}{'k/step':>7}  {'tokens/s':<16}{'ratio':<36}  same")
     for case in QUICK if args.quick else CASES:
-        timing = compare(build(case), case, 1 if args.quick else args.runs)
-        before, after = (case.rows * case.gen / statistics.median(s) for s in (timing.slow, timing.fast))
-        print(
-            f"{case.kind:<6}{case.rows:>5}{case.prompt:>8}{case.k:>7}  {before:>6.0f} -> {after:<6.0f}"
-            f"{timing.spread():<36}{agreement(timing):>6.1%}",
-            flush=True,
-        )
+        print(line(case, size, compare(models[case.kind], case, size, args.runs)), flush=True)
 
 
 if __name__ == "__main__":

@@ -1,23 +1,27 @@
 """The noise of likelihood estimators against their forward passes, on multiple-choice documents.
 
     python scripts/bench/likelihoods.py [--model tiny-llada-base] [--data-dir DIR] [--documents 2] [--seeds 8]
-        [--choices 4] [--estimators reference:16,reference:32,fast:16] [--truth pairs:4096]
+        [--choices 4] [--estimators reference:16,reference:32,fast:16] [--picture docs/likelihoods.svg]
+        [--truth pairs:4096] [--training-rows rows.jsonl]
 
 Every choice is scored with several seeds. Printed for each estimator and number of draws: forward passes per choice,
 the standard deviation of a likelihood over seeds and of the difference of two choices of a document, the reported
 standard error as a share of the first, and how many times fewer passes it needs than the first estimator for equal
 errors of differences. With ``--truth``, also how often ``adaptive`` (``--estimators adaptive:128``) decides, and then
 has the same choices, by sum and per character, as that estimator has. ``--choices 1`` scores the first choice of each
-document only, which is enough for standard errors. DIR contains HellaSwag and ARC with a manifest (docs/data.md).
+document only, which is enough for standard errors. ``--training-rows`` writes the documents with their right choices,
+for ``dare-bench train sft``, and ends. DIR contains HellaSwag and ARC with a manifest (docs/data.md).
 """
 
 from __future__ import annotations
 
 import argparse
+import json
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -30,6 +34,7 @@ from dare_bench.types import Likelihood, Request
 
 ROOT = Path(__file__).parents[2]
 ESTIMATORS = "reference:16,reference:32,reference:64,pairs:8,pairs:16,pairs:32,fast:8,fast:16,fast:32"
+COLORS = {"reference": "#b3541e", "pairs": "#7a7a7a", "fast": "#1f6f8b"}
 
 
 @dataclass(frozen=True)
@@ -58,7 +63,9 @@ def main() -> None:
     parser.add_argument("--choices", type=int, help="of each document (default: all)")
     parser.add_argument("--seeds", type=int, default=8)
     parser.add_argument("--estimators", default=ESTIMATORS)
+    parser.add_argument("--picture", type=Path)
     parser.add_argument("--truth")
+    parser.add_argument("--training-rows", type=Path)
     args = parser.parse_args()
     model = dare_bench.load(args.model).loaded
     spec = run_spec(model=args.model, tasks=args.tasks, limit=args.documents, num_fewshot=0, data_dir=args.data_dir)
@@ -66,6 +73,10 @@ def main() -> None:
     documents: dict[tuple[str, str, int], list[Request]] = {}
     for request in source.requests():
         documents.setdefault(request.document, []).append(request)
+    if args.training_rows is not None:
+        rows = (json.dumps(right_choice(source, choices)) + "\n" for choices in documents.values())
+        args.training_rows.write_text("".join(rows), encoding="utf-8")
+        return
     requests = [request for choices in documents.values() for request in choices[: args.choices]]
     measured: list[EstimatorNoise] = []
     for item in args.estimators.split(","):
@@ -80,6 +91,17 @@ def main() -> None:
         )
         if args.truth is not None and name == "adaptive":
             print(" " * 12, decided(model, requests, int(draws), args.seeds, args.truth), flush=True)
+    if args.picture is not None:
+        args.picture.write_text(picture(measured), encoding="utf-8")
+
+
+def right_choice(source: LmEvalSource, choices: Sequence[Request]) -> dict[str, Any]:
+    """A document's prompt with its right choice, a row of ``dare-bench train sft``."""
+    task = source._documents[choices[0].task].task
+    document = task.eval_docs[int(choices[0].doc_id)]
+    right = task.doc_to_target(document)
+    place = right if isinstance(right, int) else task.doc_to_choice(document).index(right)
+    return {"prompt": choices[place].prompt, "completion": choices[place].target}
 
 
 def measure(model: LoadedModel, requests: Sequence[Request], name: str, draws: int, seeds: int) -> EstimatorNoise:
@@ -146,6 +168,47 @@ def _best(answers: Sequence[Likelihood], lengths: Sequence[int]) -> tuple[int, i
     values = [answer.value for answer in answers]
     shares = [value / length for value, length in zip(values, lengths, strict=True)]
     return values.index(max(values)), shares.index(max(shares))
+
+
+def picture(measured: Sequence[EstimatorNoise]) -> str:
+    """Error of differences against passes, both logarithmic, as SVG."""
+    width, height, left, top, right, bottom = 640, 360, 64, 20, 600, 310
+    passes = [math.log2(noise.passes) for noise in measured]
+    errors = [math.log2(noise.difference) for noise in measured]
+    low_x, high_x, low_y, high_y = min(passes) - 0.3, max(passes) + 0.3, min(errors) - 0.2, max(errors) + 0.2
+
+    def place(x: float, y: float) -> tuple[float, float]:
+        return (
+            left + (x - low_x) / (high_x - low_x) * (right - left),
+            bottom - (y - low_y) / (high_y - low_y) * (bottom - top),
+        )
+
+    lines = [
+        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width} {height}" '
+        'font-family="sans-serif" font-size="13">',
+        f'<rect width="{width}" height="{height}" fill="white"/>',
+        f'<path d="M{left} {top}V{bottom}H{right}" fill="none" stroke="#333"/>',
+        f'<text x="{(left + right) / 2}" y="{height - 12}" text-anchor="middle">forward passes per choice</text>',
+        f'<text transform="translate(18 {(top + bottom) / 2}) rotate(-90)" text-anchor="middle">'
+        "sd of the difference of two choices, nats</text>",
+    ]
+    for exponent in range(math.ceil(low_x), math.floor(high_x) + 1):
+        x, _ = place(exponent, low_y)
+        lines.append(f'<text x="{x:.0f}" y="{bottom + 18}" text-anchor="middle">{2**exponent}</text>')
+    for exponent in range(math.ceil(low_y), math.floor(high_y) + 1):
+        _, y = place(low_x, exponent)
+        lines.append(f'<text x="{left - 8}" y="{y + 4:.0f}" text-anchor="end">{2.0**exponent:g}</text>')
+        lines.append(f'<path d="M{left} {y:.0f}H{right}" stroke="#ddd"/>')
+    for name in dict.fromkeys(noise.estimator for noise in measured):
+        color = COLORS.get(name, "#333")
+        dots = [place(x, y) for x, y, noise in zip(passes, errors, measured, strict=True) if noise.estimator == name]
+        lines.append(
+            f'<polyline fill="none" stroke="{color}" points="{" ".join(f"{x:.0f},{y:.0f}" for x, y in dots)}"/>'
+        )
+        lines += [f'<circle cx="{x:.0f}" cy="{y:.0f}" r="4" fill="{color}"/>' for x, y in dots]
+        x, y = dots[0]
+        lines.append(f'<text x="{x + 8:.0f}" y="{y - 8:.0f}" fill="{color}">{name}</text>')
+    return "\n".join([*lines, "</svg>"]) + "\n"
 
 
 if __name__ == "__main__":

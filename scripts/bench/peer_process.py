@@ -1,11 +1,13 @@
 """The published code of another project in a separate process, which ``peers.py`` starts: it may need other versions.
 
     PYTHON scripts/bench/peer_process.py PEER CHECKOUTS FOLDER THREADS
+    PYTHON scripts/bench/peer_process.py eval CHECKOUTS FOLDER WORDS OF EVAL_LLADA.PY ...
 
 Imports and runs code from CHECKOUTS: read there what it is before you start it. FOLDER is a checkpoint in the published
-layout, loaded in float32. Each line of standard input is a request in JSON, {"prompts" or "pairs", "fields"}; the
-answer is one line, {"cpu", "wall", "answer"}: seconds of processor time (all threads) and by the clock, and tokens of
-responses or log-likelihoods. A kernel that exists for CUDA alone is replaced by PyTorch's function.
+layout, loaded in float32. Each line of standard input is a request in JSON, {"prompts", "pairs" or "rows", "fields"};
+the answer is one line, {"cpu", "wall", "answer"}: seconds of processor time (all threads) and by the clock, and tokens
+of responses, log-likelihoods, or the loss of a training step. A kernel that exists for CUDA alone is replaced by
+PyTorch's function.
 """
 
 from __future__ import annotations
@@ -15,7 +17,7 @@ import json
 import sys
 import time
 from collections.abc import Callable
-from functools import partial
+from functools import cached_property, partial
 from importlib.machinery import ModuleSpec
 from pathlib import Path
 from types import ModuleType, SimpleNamespace
@@ -136,9 +138,43 @@ class DLLMPeer:
         n = fields["max_new_tokens"]
         return [row[len(p) : len(p) + n].tolist() for row, p in zip(rows, prompts, strict=True)]
 
+    @torch.enable_grad()
+    def train(self, rows: list[Tokens], fields: dict[str, Any]) -> list[float]:
+        """One step of MDLMTrainer's loss, backward and AdamW, on rows padded to the longest and without loss there."""
+        width, count = max(len(prompt) + len(answer) for prompt, answer in rows), len(rows)
+        ids, labels = torch.zeros(count, width, dtype=torch.long), torch.full((count, width), -100)
+        for row, (prompt, answer) in enumerate(rows):
+            end = len(prompt) + len(answer)
+            ids[row, :end] = torch.tensor([*prompt, *answer])
+            labels[row, len(prompt) : end] = torch.tensor(answer)
+        lengths = torch.tensor([len(prompt) + len(answer) for prompt, answer in rows])
+        inputs = {"input_ids": ids, "labels": labels, "attention_mask": torch.arange(width) < lengths[:, None]}
+        torch.manual_seed(fields["seed"])
+        self.optimizer.zero_grad()
+        loss = self.trainer.compute_loss(self.model, inputs)
+        loss.backward()
+        self.optimizer.step()
+        return [loss.item()]
+
+    @cached_property
+    def optimizer(self) -> torch.optim.Optimizer:
+        return torch.optim.AdamW(self.model.parameters(), lr=0.0)
+
+    @cached_property
+    def trainer(self) -> Any:
+        """MDLMTrainer with what its loss reads: building one whole needs a data set."""
+        module = importlib.import_module("dllm.core.trainers.mdlm")
+        trainer = object.__new__(module.MDLMTrainer)
+        ids = SimpleNamespace(mask_token_id=self.model.config.mask_token_id, padding_side="right")
+        trainer.__dict__.update(
+            processing_class=ids, scheduler=module.LinearAlphaScheduler(), time_epsilon=1e-3, right_shift_logits=False,
+            loss_weight_type="scheduler", loss_norm_type="token", meter=SimpleNamespace(update=lambda **_: None),
+        )  # fmt: skip
+        return trainer
+
 
 PEERS = {"llada": LLaDAPeer, "fast-dllm": FastDLLMPeer, "sdar": SDARPeer, "dream": DreamPeer, "dllm": DLLMPeer}
-METHODS = {"prompts": "generate", "pairs": "score"}
+METHODS = {"prompts": "generate", "pairs": "score", "rows": "train"}
 """By what a request contains."""
 
 
@@ -166,7 +202,33 @@ def timed(function: Callable[[], Any]) -> dict[str, Any]:
     return {"cpu": time.process_time() - cpu, "wall": time.perf_counter() - wall, "answer": answer}
 
 
+def evaluate(checkouts: str, folder: str, words: list[str]) -> None:
+    """LLaDA's eval_llada.py with ``words``, the network read from ``folder``.
+
+    The network on the hub is replaced by dllm's copy of it. The barrier after each answer, which fails in a single
+    process, is left out, and so is the attribute ``device``, which today's lm-eval does not let it set.
+    """
+    sys.path[:0] = [str(Path(checkouts, "LLaDA")), str(Path(checkouts, "dllm"))]
+    eval_llada: Any = importlib.import_module("eval_llada")
+    torch.set_num_threads(1)
+    eval_llada.AutoModel = SimpleNamespace(from_pretrained=lambda *_, **__: load_llada(folder))
+    opened = eval_llada.LLaDAEvalHarness.__init__
+
+    def initialize(self: Any, *args: Any, **kwargs: Any) -> None:
+        opened(self, *args, **kwargs)
+        self.accelerator = SimpleNamespace(wait_for_everyone=lambda: None)
+
+    eval_llada.LLaDAEvalHarness.__init__ = initialize
+    eval_llada.LLaDAEvalHarness.device = None  # a property that cannot be set in this version of lm-eval
+    sys.argv = ["eval_llada.py", *words]
+    eval_llada.set_seed(1234)
+    eval_llada.cli_evaluate()
+
+
 def main() -> None:
+    if sys.argv[1] == "eval":
+        evaluate(sys.argv[2], sys.argv[3], sys.argv[4:])
+        return
     name, checkouts, folder, threads = sys.argv[1:]
     replies, sys.stdout = sys.stdout, sys.stderr  # what the peer prints is not an answer
     torch.set_num_threads(int(threads))

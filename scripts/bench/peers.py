@@ -1,22 +1,24 @@
 """Our sampler and likelihoods against the published code of others: same weights, prompts and tokens.
 
-    python scripts/bench/peers.py CHECKOUTS --python PYTHON [--peers llada,sdar]
+    python scripts/bench/peers.py CHECKOUTS --python PYTHON [--peers llada,sdar] [--models tiny,512]
 
 CHECKOUTS contains clones of ML-GSAI/LLaDA, NVlabs/Fast-dLLM, JetAstra/SDAR and ZHZisZZ/dllm under these last names;
 their code runs in a separate process (``peer_process.py``) by PYTHON, an interpreter with torch and the version of
 transformers that they need (4.53 for fast-dllm and sdar, 4.57 for the others). Both processes take turns, and
 seconds are processor time (by the clock with several threads). The script fails where tokens differ, or a
-log-likelihood by 1e-3.
+log-likelihood by 1e-3. The last column is the ratio if our matrix products ran at the rate of a large one and all else
+took no time: no program that computes these products reaches more.
 
-The models have random weights, hidden size 512 and 4 layers (about 17 M); the weights have a large standard deviation,
-so that no token depends on the order of additions. ``mixed``: 8 prompts of 30 to 300 tokens; ours takes them together,
-the peer as its evaluation does.
+Models: the family's bundled tiny checkpoint, and random weights of hidden size 512 with 4 layers (about 17 M). Random
+weights have a large standard deviation, so that no token depends on the order of additions. ``mixed``: 8 prompts of 30
+to 300 tokens; ours takes them together, the peer as its evaluation does.
 """
 
 from __future__ import annotations
 
 import json
 import random
+import statistics
 import subprocess
 import sys
 import tempfile
@@ -24,17 +26,26 @@ from argparse import ArgumentParser, RawDescriptionHelpFormatter
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 from typing import Any, Literal
 
 import torch
 from peer_process import timed
-from plain import Timing
+from timing import Timing
+from torch import Tensor
+from torch.utils.flop_counter import FlopCounterMode
+from update import updates
 
 import dare_bench
+from dare_bench.diffusion.forward import inputs as forward_inputs
+from dare_bench.diffusion.masked_copies import Batch, masked_copies, pack
+from dare_bench.types import ModelSpec
 
 FAMILIES = {"llada": "llada", "fast-dllm": "llada", "dllm": "llada", "sdar": "sdar", "dream": "dream"}
 GEN, BLOCK = 32, 16
+SIZE = 2048
+"""Rows and columns of a large matrix."""
 STD = 0.06
 """Standard deviation of random weights: logits then differ by several units."""
 LLADA = {
@@ -54,7 +65,7 @@ class PeerCase:
     name: str
     ours: dict[str, Any]
     theirs: dict[str, Any]
-    kind: Literal["generate", "score"] = "generate"
+    kind: Literal["generate", "score", "train"] = "generate"
 
 
 def cases(peer: str, mask: int) -> list[PeerCase]:
@@ -85,7 +96,8 @@ def cases(peer: str, mask: int) -> list[PeerCase]:
         shared = {"max_new_tokens": GEN, "steps": GEN, "alg": "maskgit_plus", "temperature": 0.0}
         return [PeerCase("maskgit_plus", shared, {**shared, "mask_token_id": mask})]
     theirs = {"max_new_tokens": GEN, "steps": GEN, "block_size": BLOCK, "mask_id": mask}
-    return [PeerCase("MDLMSampler", llada, theirs)]
+    step = {"seed": 3}
+    return [PeerCase("MDLMSampler", llada, theirs), PeerCase("MDLMTrainer, one step", step, step, "train")]
 
 
 def random_checkpoint(tiny: Any, folder: Path) -> None:
@@ -119,12 +131,15 @@ def opened(peer: str, checkouts: Path, python: str, folder: Path, threads: int) 
 
 
 def inputs(case: PeerCase, mixed: bool, model: Any) -> dict[str, Any]:
-    """Prompts, or pairs of which four share a context, of random tokens."""
+    """Prompts, training rows, or pairs of which four share a context, of random tokens."""
     rng, last = random.Random(7), min(model.spec.vocab_size, *model.spec.eos_ids, model.spec.mask_id)
 
     def tokens(count: int) -> list[int]:
         return [rng.randrange(last) for _ in range(count)]
 
+    if case.kind == "train":
+        answers = [rng.randint(16, 128) for _ in range(8)] if mixed else [64]
+        return {"rows": [(tokens(rng.randint(30, 300) if mixed else 128), tokens(length)) for length in answers]}
     if case.kind == "generate":
         lengths = [rng.randint(30, 300) for _ in range(8)] if mixed else [128]
         return {"prompts": [tokens(length) for length in lengths]}
@@ -135,10 +150,43 @@ def inputs(case: PeerCase, mixed: bool, model: Any) -> dict[str, Any]:
 
 
 def answer(model: Any, case: PeerCase, request: dict[str, Any]) -> Any:
-    """Ours: tokens of responses, or log-likelihoods."""
+    """Ours: tokens of responses, log-likelihoods, or the loss of a training step."""
+    if case.kind == "train":
+        return [update_of(model)(noised(request["rows"], **case.ours))[0]]
     if case.kind == "score":
         return [result.value for result in model.loglikelihood(request["pairs"], **case.ours)]
     return [result.tokens for result in model.generate(request["prompts"], max_rows=16, **case.ours)]
+
+
+@cache
+def update_of(model: Any) -> Any:
+    """A function that performs a training step on noised rows."""
+    return updates(model.network.train(), model.spec, supervised_loss)
+
+
+@dataclass(frozen=True)
+class Noised:
+    """A noised batch with each masked token's weight in the loss."""
+
+    batch: Batch
+    masked_T: Tensor
+    weights_N: Tensor
+
+
+def supervised_loss(network: Any, spec: ModelSpec, data: Noised) -> Tensor:
+    forward = forward_inputs(masked_copies(data.batch, data.masked_T, spec.mask_id), spec)
+    return torch.dot(network(**forward.arguments()).nll.float(), data.weights_N)
+
+
+def noised(rows: list[Any], seed: int) -> Noised:
+    """dllm's noise: a level for each row, and independent masks on the rows padded to the longest."""
+    batch = pack(rows)
+    torch.manual_seed(seed)
+    alpha_B = 1 - (1e-3 + (1 - 1e-3) * torch.rand(len(rows)))
+    chance_BL = torch.rand(len(rows), max(batch.lengths))
+    level_T = 1 - alpha_B[batch.row_T]
+    masked_T = (chance_BL[batch.row_T, batch.column_T] < level_T) & batch.response_T
+    return Noised(batch, masked_T, 1 / level_T[masked_T] / batch.response_T.sum())
 
 
 def compare(ask: Any, model: Any, case: PeerCase, request: dict[str, Any], runs: int, clock: str) -> Timing:
@@ -152,11 +200,25 @@ def compare(ask: Any, model: Any, case: PeerCase, request: dict[str, Any], runs:
         for seconds, reply in zip(times, replies, strict=True):
             seconds.append(reply[clock])
     theirs, ours = (reply["answer"] for reply in replies)
+    relative = 1e-4 if case.kind == "train" else 1e-5
     pairs = zip(theirs, ours, strict=True)
-    near = case.kind == "score" and all(abs(a - b) < 1e-3 + 1e-5 * abs(a) for a, b in pairs)
+    near = case.kind != "generate" and all(abs(a - b) < 1e-3 + relative * abs(a) for a, b in pairs)
     if not near and theirs != ours:
         raise SystemExit(f"error: {case.name}: the peer answers {theirs}, ours {ours}; the comparison is void")
     return Timing(*times, theirs, ours)
+
+
+def product_rate(clock: str) -> float:
+    """Operations per second of a large matrix product."""
+    left, right, out = (torch.ones(SIZE, SIZE) for _ in range(3))
+    return 2 * SIZE**3 / min(timed(lambda: torch.mm(left, right, out=out))[clock] for _ in range(10))
+
+
+def bound(model: Any, case: PeerCase, request: dict[str, Any], timing: Timing, clock: str) -> float:
+    """The ratio if ours took the time of its matrix products alone (without attention), at the rate of a large one."""
+    with FlopCounterMode(display=False) as counter:
+        answer(model, case, request)
+    return statistics.median(timing.slow) / (counter.get_total_flops() / product_rate(clock))
 
 
 def main() -> None:
@@ -164,22 +226,32 @@ def main() -> None:
     parser.add_argument("checkouts", type=Path)
     parser.add_argument("--python", default=sys.executable)
     parser.add_argument("--peers", default=",".join(FAMILIES))
+    parser.add_argument("--models", default="tiny,512")
     parser.add_argument("--runs", type=int, default=5)
     parser.add_argument("--threads", type=int, default=1)
     args = parser.parse_args()
     torch.set_num_threads(args.threads)
     clock = "cpu" if args.threads == 1 else "wall"
-    for peer in args.peers.split(","):
-        with tempfile.TemporaryDirectory() as scratch:
-            folder = Path(scratch, "model")
-            random_checkpoint(dare_bench.load(f"tiny-{FAMILIES[peer]}").network, folder)
-            (folder / "generation_config.json").write_text("{}")  # Dream's code requires the file
-            model = dare_bench.load(folder, dtype="float32", device="cpu")
-            with opened(peer, args.checkouts, args.python, folder, args.threads) as ask:
-                for case in cases(peer, model.spec.mask):
-                    for mixed in (False, True):
-                        timing = compare(ask, model, case, inputs(case, mixed, model), args.runs, clock)
-                        print(f"{peer:<10}{case.name:<32}{'mixed 8' if mixed else '1':<9}{timing.spread()}", flush=True)
+    for kind in args.models.split(","):
+        for peer in args.peers.split(","):
+            family = FAMILIES[peer]
+            tiny = dare_bench.load(f"tiny-{family}")
+            with tempfile.TemporaryDirectory() as scratch:
+                folder = Path(scratch, "model")
+                if kind == "512":
+                    random_checkpoint(tiny.network, folder)
+                else:
+                    tiny.save(folder)
+                (folder / "generation_config.json").write_text("{}")  # Dream's code requires the file
+                model = dare_bench.load(folder, dtype="float32", device="cpu")
+                with opened(peer, args.checkouts, args.python, folder, args.threads) as ask:
+                    for case in cases(peer, model.spec.mask):
+                        for mixed in (False, True):
+                            request = inputs(case, mixed, model)
+                            timing = compare(ask, model, case, request, args.runs, clock)
+                            rows, limit = "mixed 8" if mixed else "1", bound(model, case, request, timing, clock)
+                            line = f"{peer:<10}{kind:<6}{case.name:<32}{rows:<9}{timing.spread()}"
+                            print(f"{line}, at most {limit:.2f}x", flush=True)
 
 
 if __name__ == "__main__":

@@ -25,7 +25,7 @@ from tempfile import TemporaryDirectory
 from typing import Any
 
 import torch
-from plain import generate
+from models import generate
 from safetensors.torch import save_file
 
 from dare_bench import load, recipes

@@ -36,11 +36,36 @@ def script(monkeypatch):
             del sys.modules[name]
 
 
+def test_the_exact_sampler_is_compared_with_the_plain_one(script, monkeypatch, capsys):
+    sampler = script("sampler")
+    monkeypatch.setattr(sampler, "GEN", sampler.BLOCK)
+    sampler.main()
+    lines = capsys.readouterr().out.splitlines()
+    assert sum("useful tokens/s" in line for line in lines) == 3
+
+
 def test_caches_are_compared_with_computing_again(script, capsys):
     script("cached").main()
     rows = [line.split() for line in capsys.readouterr().out.splitlines()[-2:]]
     assert [row[0] for row in rows] == ["exact", "dual"]
     assert rows[0][-1] == "100.0%"
+
+
+def test_a_packed_update_is_compared_with_the_padded_one(script, capsys):
+    script("update").main()
+    lines = [line.split() for line in capsys.readouterr().out.splitlines()[1:]]
+    models = ["tiny-llada,", "tiny-dream,", "tiny-llada,"]
+    assert [line[0] for line in lines] == [word for model in models for word in (model, "time", "logits", "apart")]
+    assert all(float(line[1].removesuffix("x")) >= 4 for line in lines if line[0] == "logits")
+    assert all(float(line[1]) <= 1e-6 and float(line[4]) < 1e-4 for line in lines if line[0] == "apart")
+
+
+def test_other_losses_void_the_comparison_of_updates(script, monkeypatch):
+    update = script("update")
+    losses = update.losses
+    monkeypatch.setattr(update, "losses", lambda *args: losses(*args) * (1 + 1e-4))
+    with pytest.raises(SystemExit, match=r"differ by .*; 1e-06 is allowed"):
+        list(update.compare(update.QUICK[0], 1, 8))
 
 
 class SlowerPeer:
@@ -56,9 +81,9 @@ class SlowerPeer:
         return {"cpu": 2.0, "answer": changed}
 
 
-@pytest.mark.parametrize("place", [("llada", 0), ("llada", 1)])
+@pytest.mark.parametrize("place", [("llada", 0), ("llada", 1), ("dllm", 1)])
 def test_a_peer_is_compared_on_the_same_answers(script, monkeypatch, place):
-    """Responses and log-likelihoods; another answer of the peer voids the comparison."""
+    """Responses, log-likelihoods and losses; another answer of the peer voids the comparison."""
     peers, model = script("peers"), dare_bench.load("tiny-llada")
     monkeypatch.setattr(peers, "timed", lambda ours: {"cpu": 1.0, "answer": ours()})
     case = peers.cases(place[0], model.spec.mask)[place[1]]
@@ -70,6 +95,32 @@ def test_a_peer_is_compared_on_the_same_answers(script, monkeypatch, place):
     assert timing.ratios == [2.0, 2.0]
     with pytest.raises(SystemExit, match="the comparison is void"):
         peers.compare(SlowerPeer(peers, model, case, change=1), model, case, asked, 1, "cpu")
+
+
+def test_noise_is_drawn_as_dllm_draws_it(script):
+    """Two calls of torch.rand after the seed: a level for each row, then a number for each position of the padded rows.
+    The weight is 1 / level, averaged over the answers' tokens."""
+    peers, rows = script("peers"), [([5, 6], [7, 8, 9]), ([5], [6])]
+    data = peers.noised(rows, seed=5)
+    torch.manual_seed(5)
+    level_B = 1e-3 + 0.999 * torch.rand(2)
+    expected = torch.rand(2, 5) < level_B[:, None]
+    masked = [*expected[0, 2:].tolist(), expected[1, 1].item()]
+    assert data.masked_T.tolist() == [False, False, *masked[:3], False, masked[3]] and any(masked)
+    weights = [float(1 / level_B[row]) / 4 for row, hit in zip((0, 0, 0, 1), masked, strict=True) if hit]
+    assert data.weights_N.tolist() == pytest.approx(weights, rel=1e-5)
+
+
+def test_the_bound_of_a_ratio_is_the_time_of_the_products(script, monkeypatch):
+    """Two layers of known shape: two operations for each weight and row."""
+    peers, timing = script("peers"), script("timing").Timing([3.0, 1.0, 2.0], [], None, None)
+    monkeypatch.setattr(peers, "SIZE", 100)
+    monkeypatch.setattr(
+        peers, "timed", lambda product: {"cpu": 2 * float(product()[0, 0]) ** 3 / 1e6}
+    )  # 1e6 per second
+    monkeypatch.setattr(peers, "answer", lambda model, *_: model(torch.ones(7, 30)))
+    model = torch.nn.Sequential(torch.nn.Linear(30, 50), torch.nn.SiLU(), torch.nn.Linear(50, 10))
+    assert peers.bound(model, None, {}, timing, "cpu") == pytest.approx(2.0 * 1e6 / (2 * 7 * (30 * 50 + 50 * 10)))
 
 
 CHECKOUT = {
@@ -103,12 +154,26 @@ def test_a_peer_answers_from_a_process_of_its_own(script, tmp_path):
             ask({"prompts": [[1]], "fields": {"cache": "prefix"}})
 
 
+def test_logits_are_counted_while_they_live(script):
+    update = script("update")
+    hidden, weight = torch.randn(20, 4, requires_grad=True), torch.randn(10, 4, requires_grad=True)
+    with update.LogitsPeak(10, 4) as counter:
+        logits = hidden @ weight.t()
+        assert counter.peak == 20 * 10 * 4
+        logits.softmax(-1).square().sum().backward()
+        assert 3 * 800 <= counter.peak < 6 * 800
+        del logits
+        torch.zeros(1) + 1
+    assert counter.alive == {}
+
+
 def test_a_changed_token_voids_the_comparison(script, monkeypatch):
     cached = script("cached")
-    case = cached.CacheCase("exact", 1, 16, 4, width=32, layers=1, vocab=64, gen=16)
-    monkeypatch.setattr(cached, "ours", lambda *_: [[0] * case.gen])
+    size = cached.CacheSize(width=32, layers=1, ff_width=32, vocab=64, gen=16)
+    wrong = [[0] * size.gen]
+    monkeypatch.setattr(cached, "ours", lambda *_: lambda: wrong)
     with pytest.raises(SystemExit, match="of the tokens are the plain sampler's"):
-        cached.compare(cached.build(case), case, 1)
+        cached.compare(cached.build("exact", size), cached.CacheCase("exact", 1, 16, 4), size, 1)
 
 
 def test_a_block_is_packed_twice(script, monkeypatch):
@@ -116,16 +181,16 @@ def test_a_block_is_packed_twice(script, monkeypatch):
     cached, packs = script("cached"), []
     pack = Packer.pack
     monkeypatch.setattr(Packer, "pack", lambda self: packs.append(1) or pack(self))
-    case = cached.CacheCase("exact", 2, 16, 4, width=32, layers=1, vocab=64, gen=32)
-    cached.compare(cached.build(case), case, 1)
-    warm_up, blocks = 1, case.gen // cached.BLOCK
+    size = cached.CacheSize(width=32, layers=1, ff_width=32, vocab=64, gen=32)
+    cached.compare(cached.build("exact", size), cached.CacheCase("exact", 2, 16, 4), size, 1)
+    warm_up, blocks = 1, size.gen // cached.BLOCK
     assert len(packs) == 2 * (warm_up + blocks)
 
 
 def test_quartiles_of_few_runs(script):
-    timing = script("plain").Timing
-    assert timing([3.0], [1.0]).spread() == "3.00x (quartiles 3.00 to 3.00)"
-    assert timing([4.0, 6.0, 8.0], [1.0, 2.0, 2.0]).spread() == "4.00x (quartiles 3.50 to 4.00)"
+    timing = script("timing")
+    assert timing.quartiles([3.0]) == [3.0, 3.0, 3.0]
+    assert timing.Timing([4.0, 6.0, 8.0], [1.0, 2.0, 2.0], None, None).spread() == "4.00x (quartiles 3.50 to 4.00)"
 
 
 # -- Each developer script is one that somebody runs: make, CI, a document, or another script --------------------------

@@ -217,3 +217,23 @@ def test_the_clock_of_a_process_is_set_back(state: Any, monkeypatch: pytest.Monk
     assert time.time() < before - 29 * day and time.time_ns() < (before - 29 * day) * 1e9
     assert module.datetime.now().timestamp() < before - 29 * day
     assert datetime.datetime.now().timestamp() >= before  # of other modules
+
+
+def test_rows_take_the_place_of_their_cases_in_the_table(state: Any, tmp_path: Path) -> None:
+    import importlib.util
+
+    result = importlib.util.spec_from_file_location("faults_script", SCRIPTS / "faults.py")
+    assert result is not None and result.loader is not None
+    script = importlib.util.module_from_spec(result)
+    sys.modules["faults_script"] = script  # dataclasses look their module up
+    try:
+        result.loader.exec_module(script)
+    finally:
+        del sys.modules["faults_script"]
+    file = tmp_path / "reliability.md"
+    file.write_text(f"# Title\n\n{script.HEAD}\n\nBelow.\n")
+    script._rewrite(file, [script.FaultRow("eval", "SIGKILL", 5), script.FaultRow("train", "SIGKILL", 2)])
+    script._rewrite(file, [script.FaultRow("eval", "SIGKILL", 9, failures=["one"])])
+    rows = [line for line in file.read_text().splitlines() if line.startswith("| `")]
+    assert rows == ["| `eval` | SIGKILL | 9 |  | 1 |", "| `train` | SIGKILL | 2 |  | 0 |"]
+    assert file.read_text().startswith("# Title\n\n") and file.read_text().endswith("\n\nBelow.\n")

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-import logging
 import os
 import re
 from collections.abc import Iterable
@@ -19,6 +18,7 @@ from typing import Any
 
 from dare_bench.cache import cache_dir, write_cache
 from dare_bench.errors import CheckpointError, DareError
+from dare_bench.log import log
 from dare_bench.reading import existing, open_regular, read_json
 
 # Weights, configuration and tokenizer; a README or a training log is no content.
@@ -33,8 +33,6 @@ _LARGE = 1 << 30
 """Bytes to hash from which on a message is logged: it takes seconds per gigabyte."""
 _SMALL = 16 << 20
 """Bytes of a file up to which hashing it is as quick as looking up its hash among many."""
-
-log = logging.getLogger("dare_bench")
 
 FileState = tuple[str, int, int, int, int]
 """Path, size, modification and change time (ns), and inode of a file."""

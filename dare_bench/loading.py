@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import re
 from collections.abc import Container, Iterable, Mapping, Sequence
 from pathlib import Path
@@ -31,6 +30,7 @@ from dare_bench.errors import (
     unknown_device,
 )
 from dare_bench.keywords import OpeningKeywords
+from dare_bench.log import log
 from dare_bench.reading import existing, read_json
 from dare_bench.registry import Registration, registry
 from dare_bench.runs import lineage
@@ -38,8 +38,6 @@ from dare_bench.types import CheckpointSettings, OpeningSettings
 
 if TYPE_CHECKING:
     from dare_bench.model import Model
-
-log = logging.getLogger("dare_bench")
 
 FILES = ["*.safetensors", "*.json", "*.jinja", "*.model", "*.txt"]
 """Files fetched from a hub: weights, configuration, tokenizer; never Python code or pickles."""

@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-import logging
 import shutil
 from pathlib import Path
 
 from dare_bench.checkpoint_files import ADAPTER, read_config
 from dare_bench.errors import UsageError
 from dare_bench.loading import base_and_adapter, load, locate
+from dare_bench.log import log
 from dare_bench.runs.lineage import FILE as LINEAGE
-
-log = logging.getLogger("dare_bench")
 
 
 def merge(

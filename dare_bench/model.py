@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import logging
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
@@ -12,12 +11,12 @@ from typing import Any, Unpack
 from dare_bench.errors import DareError, PromptError, UsageError
 from dare_bench.fingerprint import FileState, file_states
 from dare_bench.keywords import DecodingKeywords, LikelihoodKeywords
+from dare_bench.log import log
 from dare_bench.protocols import LoadedModel
 from dare_bench.seeds import prompt_key
 from dare_bench.seen_lengths import unseen_length
 from dare_bench.types import Event, Generation, Likelihood, LoopStats, ModelSpec, Prompt, Request
 
-log = logging.getLogger("dare_bench")
 Target = str | Sequence[int]
 
 

@@ -9,7 +9,6 @@ the network's other forwards use.
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Callable, Hashable
 from dataclasses import replace
 from functools import partial
@@ -21,6 +20,7 @@ from torch import Tensor
 
 from dare_bench.diffusion.plan import PaddedView, Plan, Store, View
 from dare_bench.errors import in_one_line
+from dare_bench.log import log
 from dare_bench.model_adapters.backbone.attention import BACKENDS
 from dare_bench.model_adapters.backbone.flex import allow_variants
 from dare_bench.model_adapters.backbone.sdpa import gather
@@ -33,7 +33,6 @@ from dare_bench.model_adapters.sampling.packing import Candidates, Pack
 from dare_bench.model_adapters.sampling.ties import NearTies
 from dare_bench.model_adapters.upload import mapped, tensors_of
 
-log = logging.getLogger("dare_bench")
 PARTS = (DeviceState, NearTies, Drafts, Pack, Candidates, PaddedView, View)
 Step = Callable[[DeviceState, Any], Result]
 Forward = Callable[[], Result]

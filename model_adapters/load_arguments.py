@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import os
 from pathlib import Path
 from typing import Any
@@ -10,14 +9,13 @@ from typing import Any
 import torch
 
 from dare_bench.errors import CheckpointError, UsageError, brief, unknown_device
+from dare_bench.log import log
 from dare_bench.model_adapters.encoding import as_id
 from dare_bench.types import ModelSpec, OpeningSettings
 
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16, "float64": torch.float64}
 TINY = 20_000_000
 """Number of weights below which the dtype hardly matters on a CPU."""
-
-log = logging.getLogger("dare_bench")
 
 
 def pick_device(device: str | None) -> torch.device:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
@@ -13,6 +12,7 @@ from typing import Any
 import torch
 
 from dare_bench.errors import DareError, DecodingError, brief
+from dare_bench.log import log
 from dare_bench.model_adapters.answer_text import response_text, through_eos
 from dare_bench.model_adapters.backbone import DiffusionNetwork, Plan
 from dare_bench.model_adapters.encoding import as_id, check_length, encode_prompt, logits_tokens
@@ -30,8 +30,6 @@ from dare_bench.model_adapters.scoring.rolling import score_requests, window_req
 from dare_bench.model_adapters.scoring.scored_model import ScoredModel
 from dare_bench.model_adapters.starting import end_of, start_of
 from dare_bench.types import Capabilities, Decoding, Event, Generation, LoopStats, ModelSpec, Prompt, Request, Sample
-
-log = logging.getLogger("dare_bench")
 
 
 class NativeModel(ScoredModel):

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import os
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
@@ -14,6 +13,7 @@ import torch
 
 from dare_bench.checkpoint_files import read_config
 from dare_bench.errors import CheckpointError, UsageError, brief
+from dare_bench.log import log
 from dare_bench.model_adapters.adapters import open_adapter
 from dare_bench.model_adapters.backbone import Arch, DiffusionNetwork
 from dare_bench.model_adapters.backbone.attention import Attention, pick_attention
@@ -34,7 +34,6 @@ from dare_bench.model_adapters.qwen_tokenizer import name_mask
 from dare_bench.model_adapters.weights import from_folder, is_unused
 from dare_bench.types import Decoding, ModelSpec, OpeningSettings
 
-log = logging.getLogger("dare_bench")
 WITHOUT_THOUGHTS = "{%- if enable_thinking is not defined %}{%- set enable_thinking = false %}{%- endif %}"
 """The beginning of a chat template by which answers have no thoughts unless it is said otherwise."""
 

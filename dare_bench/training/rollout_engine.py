@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Mapping
 from typing import Any
 
 from dare_bench.errors import UsageError
 from dare_bench.loading import is_remote
+from dare_bench.log import log
 from dare_bench.model import Model
 from dare_bench.protocols import LoadedModel
 from dare_bench.registry import registry
 from dare_bench.training.processes import first_process
-
-log = logging.getLogger("dare_bench")
 
 
 def engine_class(name: str) -> Any:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import inspect
-import logging
 import math
 import warnings
 from pathlib import Path
@@ -13,6 +12,7 @@ from transformers import CONFIG_MAPPING, MODEL_FOR_CAUSAL_LM_MAPPING, Generation
 
 from dare_bench.checkpoint_files import read_config
 from dare_bench.errors import CheckpointError, UsageError, brief
+from dare_bench.log import log
 from dare_bench.model_adapters.adapters import open_adapter
 from dare_bench.model_adapters.causal.fields import NAME
 from dare_bench.model_adapters.causal.model import CausalModel
@@ -33,8 +33,6 @@ GREEDY_TOO = ("repetition_penalty", "no_repeat_ngram_size", "min_length", "min_n
               "begin_suppress_tokens", "forced_bos_token_id", "forced_eos_token_id", "bad_words_ids", "sequence_bias",
               "guidance_scale", "exponential_decay_length_penalty", "num_beams")  # fmt: skip
 """Fields of generation_config.json with which transformers' ``generate`` also changes greedy answers."""
-
-log = logging.getLogger("dare_bench")
 
 
 def open_causal(path: Path, settings: OpeningSettings) -> CausalModel:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import math
 from pathlib import Path
 from typing import Any
@@ -14,12 +13,11 @@ from transformers.utils import is_accelerate_available
 from transformers.utils import logging as transformers_logging
 
 from dare_bench.errors import CheckpointError, first_line
+from dare_bench.log import log
 from dare_bench.model_adapters.checkpoint import folder_shapes
 from dare_bench.model_adapters.configs import describing
 from dare_bench.model_adapters.quiet import quiet_transformers
 from dare_bench.model_adapters.weights import check_finite
-
-log = logging.getLogger("dare_bench")
 
 
 def check_sizes(path: Path, network: type[Any], config: Any) -> int:

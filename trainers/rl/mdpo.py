@@ -20,7 +20,6 @@ built: a block is the whole canvas.
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, ClassVar
@@ -29,6 +28,7 @@ import torch
 from torch import Tensor
 
 from dare_bench.errors import DecodingError, TrainingError, UsageError
+from dare_bench.log import log
 from dare_bench.protocols import LoadedModel
 from dare_bench.trainers.objective import Metrics
 from dare_bench.trainers.rl.algorithm import CAPABILITIES
@@ -154,9 +154,6 @@ class MDPORollouts(Rollouts):
         }
         recorded = [predictions(a, each, mask, scored) for a, each in zip(answers, chosen, strict=True)]
         return [replace(c, predictions=of_c) for c, of_c in zip(completions, recorded, strict=True)], metrics
-
-
-log = logging.getLogger("dare_bench")
 
 
 def is_over_denoised(rewards: Sequence[Reward]) -> bool:

@@ -96,9 +96,9 @@ def names_of(value: Any) -> list[str]:
     return [str(name) for name in names]
 
 
-def scan(root: Path) -> Iterator[tuple[str, str, str, dict[str, Any]]]:
+def scan(root: Path, unreadable: dict[str, DataError]) -> Iterator[tuple[str, str, str, dict[str, Any]]]:
     """(name, kind, path relative to ``root``, keys) of every file below it that defines a task or group, in lm-eval's
-    order; files that cannot be read are left out, as lm-eval does."""
+    order. Files that cannot be read are left out, as lm-eval does; ``unreadable`` gets their errors by path."""
     paths = []
     for folder, subfolders, files in os.walk(root):
         subfolders[:] = [name for name in subfolders if name not in _SKIP]
@@ -111,7 +111,8 @@ def scan(root: Path) -> Iterator[tuple[str, str, str, dict[str, Any]]]:
             kind = "python" if "class" in keys else "group" if "group" in keys else "task"
             name = keys.get("group" if kind == "group" else "task")
             names_of(keys.get("tag"))
-        except DataError:
+        except DataError as error:
+            unreadable[f"{root}/{relative}"] = error
             continue
         if isinstance(name, str):
             yield name, kind, relative, keys

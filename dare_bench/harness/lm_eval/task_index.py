@@ -55,11 +55,11 @@ def lm_eval_folder() -> Path:
     return package_folder("lm_eval", "lm-eval") / "tasks"
 
 
-def _scanned(root: Path) -> dict[str, list[Any]]:
+def _scanned(root: Path, unreadable: dict[str, DataError]) -> dict[str, list[Any]]:
     """{name: [kind, relative path or None, further fields of a TaskEntry]} of one folder; the first of two equal names
-    stays."""
+    stays. ``unreadable`` gets the errors of files that cannot be read, by path."""
     names: dict[str, list[Any]] = {}
-    for name, kind, relative, keys in scan(root):
+    for name, kind, relative, keys in scan(root, unreadable):
         if name in names:
             continue
         if kind == "group":
@@ -90,14 +90,14 @@ def _lm_eval_names(root: Path) -> dict[str, list[Any]]:
     version = importlib.metadata.version("lm_eval")
     # In a source checkout files change under one version number, so only an installed copy is cached.
     if not {"site-packages", "dist-packages"} & set(root.parts):
-        return _scanned(root)
+        return _scanned(root, {})
     cached = cache_dir() / f"lm_eval-tasks-{version}.json"
     source = [_FORMAT, version, str(root)]
     with contextlib.suppress(DataError, KeyError, TypeError):
         content = read_json(cached, DataError)
         if content["source"] == source:
             return dict(content["names"])
-    names = _scanned(root)
+    names = _scanned(root, {})
     write_cache(cached, {"source": source, "names": names})
     return names
 
@@ -108,16 +108,19 @@ def _lm_eval_entries(root: Path) -> dict[str, TaskEntry]:
 
 
 class TaskIndex:
-    """All names of this run. ``replaced``: names that stand for another file than before, with a sentence on each."""
+    """All names of this run. ``replaced``: names that stand for another file than before, with a sentence on each.
+    Raises UsageError or DataError: a folder of ``include_path`` without a task file that can be read."""
 
     def __init__(self, include_path: Sequence[str | Path] = ()) -> None:
         self.replaced: dict[str, str] = {}
+        self._unreadable: dict[str, DataError] = {}
         self._extra: dict[str, TaskEntry] = {}
         for entry in registry().entries("task_folder"):
             self._add(Path(entry.target), entry.name)
         for folder in include_path:
             root = included_folder(folder, "lm-eval task files")
             if not self._add(root, str(folder)):
+                self._raise_first()
                 raise UsageError(
                     f"--include-path {folder}: no task file in this folder (*.yaml with a task or group key); give the"
                     " folder with the tasks, or leave it out"
@@ -125,7 +128,7 @@ class TaskIndex:
 
     def _add(self, root: Path, origin: str) -> int:
         """Add the tasks of a folder; returns their number."""
-        entries = _entries(root, origin, _scanned(root))
+        entries = _entries(root, origin, _scanned(root, self._unreadable))
         for name, entry in entries.items():
             if name in self._extra:
                 self.replaced[name] = f"{entry.kind} {name!r} of {origin} replaces that of {self._extra[name].origin}"
@@ -153,9 +156,15 @@ class TaskIndex:
             else:
                 matches = fnmatch.filter(self.entries, pattern) if set("*?[") & set(pattern) else []
                 if not matches:
+                    self._raise_first()  # it may define the name
                     raise unknown("task", pattern, self.entries)
                 names += sorted(matches)
         return list(dict.fromkeys(names))
+
+    def _raise_first(self) -> None:
+        """Raise the DataError of the first file of the user's folders that cannot be read, if there is one."""
+        for error in self._unreadable.values():
+            raise error
 
     def is_path(self, word: str) -> bool:
         """Is the word a task file or a folder of them, not a name?"""
@@ -168,10 +177,14 @@ class TaskIndex:
             raise UsageError(f"--tasks {word}: no such task file")
         file = path.resolve()
         folder = file if path.is_dir() else file.parent
-        entries = _entries(folder, str(path), _scanned(folder))
+        unreadable: dict[str, DataError] = {}
+        entries = _entries(folder, str(path), _scanned(folder, unreadable))
         if not path.is_dir():
             entries = {name: entry for name, entry in entries.items() if entry.path == file}
+            unreadable = {name: error for name, error in unreadable.items() if name == str(file)}
         if not entries:
+            for error in unreadable.values():
+                raise error
             where = "no task file (*.yaml with a task or group key) in this folder"
             raise UsageError(f"--tasks {path}: {where if path.is_dir() else 'the file has no task or group key'}")
         self.entries.update(entries)

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from toy_tasks import write_tasks
 
-from dare_bench.errors import UnknownNameError, UsageError
+from dare_bench.errors import DataError, UnknownNameError, UsageError
 from dare_bench.harness.lm_eval import task_index
 from dare_bench.harness.lm_eval.code_tasks import CodeTaskError, refuse_unknown_code, sandboxed_tasks
 from dare_bench.harness.lm_eval.task_index import TaskIndex, lm_eval_folder
@@ -35,7 +35,7 @@ def as_lm_eval(root: Path) -> dict[str, tuple[str, str | None, list[str]]]:
 def as_ours(root: Path) -> dict[str, tuple[str, str | None, list[str]]]:
     return {
         name: (entry.kind, str(entry.path) if entry.path else None, list(entry.members))
-        for name, entry in task_index._entries(root, "", task_index._scanned(root)).items()
+        for name, entry in task_index._entries(root, "", task_index._scanned(root, {})).items()
     }
 
 
@@ -110,10 +110,35 @@ def test_includes_go_only_so_deep(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("deep", ["[" * 3000 + "]" * 3000, "&a [{task: *a}]"], ids=["deep", "holds itself"])
-def test_a_group_nested_without_end_is_left_out(tmp_path: Path, deep: str) -> None:
+def test_a_group_nested_without_end_is_told_as_an_error(tmp_path: Path, deep: str) -> None:
     (tmp_path / "group.yaml").write_text(f"group: mine\ntask: {deep}\n")
-    with pytest.raises(UsageError, match="no task file in this folder"):
+    with pytest.raises(DataError, match=r"group\.yaml: cannot be read as a task file .*deep"):
         TaskIndex([tmp_path])
+
+
+BROKEN = r"mine\.yaml: cannot be read as a task file \(.*line 2"
+
+
+def test_a_file_that_cannot_be_read_is_named_where_it_is_missed(tmp_path: Path) -> None:
+    """By itself, in a folder with nothing else, and where a name is not known; next to others it is left out."""
+    (tmp_path / "mine.yaml").write_text("task: mine\ndoc_to_text: 'open\n")
+    for ask in (lambda: TaskIndex().match([str(tmp_path / "mine.yaml")]), lambda: TaskIndex().match([str(tmp_path)])):
+        with pytest.raises(DataError, match=BROKEN):
+            ask()
+    with pytest.raises(DataError, match=BROKEN):
+        TaskIndex([tmp_path])
+    (tmp_path / "other.yaml").write_text("task: other\noutput_type: generate_until\n")
+    index = TaskIndex([tmp_path])
+    assert index.match(["other"]) == ["other"]
+    with pytest.raises(DataError, match=BROKEN):
+        index.match(["mine"])
+    assert TaskIndex().match([str(tmp_path / "other.yaml")]) == ["other"]
+
+
+def test_a_missing_include_is_told(tmp_path: Path) -> None:
+    (tmp_path / "mine.yaml").write_text("include: nothing.yaml\ntask: mine\n")
+    with pytest.raises(DataError, match=r"nothing\.yaml"):
+        TaskIndex().match([str(tmp_path / "mine.yaml")])
 
 
 @pytest.mark.parametrize("folder", ["glue", "bbh", "mmlu", "leaderboard", "minerva_math"])
@@ -128,7 +153,7 @@ def test_names_are_remembered_and_read_again_when_the_memory_is_of_another_versi
     first = task_index._lm_eval_names(root)
     kept = next((tmp_path / "cache").glob("lm_eval-tasks-*.json"))
     scans = []
-    monkeypatch.setattr(task_index, "_scanned", lambda root: scans.append(root) or {"gsm8k": ["task", "x.yaml", []]})
+    monkeypatch.setattr(task_index, "_scanned", lambda root, _: scans.append(root) or {"gsm8k": ["task", "x.yaml", []]})
     assert task_index._lm_eval_names(root) == first and not scans
     kept.write_text(kept.read_text().replace(str(root), "/elsewhere"))
     assert len(task_index._lm_eval_names(root)) == 1 and scans

@@ -172,6 +172,9 @@ class StepEstimate:
     def least_changes(self) -> dict[str, Any] | None:
         """The smallest change of the settings with which the training fits; None if none is known. First those that
         leave the result as it is, then few changes, then large micro-batches: halves of all copies, and so on."""
+        smallest = min(self.dtype.itemsize, getattr(torch, self.model.spec.dtype).itemsize)
+        if self.parameters * smallest > self.gpu.memory_gb * 1e9:  # its weights alone, whatever else changes
+            return None
         sizes = [len(self.copies) >> n for n in range(1, len(self.copies).bit_length())]
         values: dict[str, list[Any]] = {
             "gradient_checkpointing": [True],

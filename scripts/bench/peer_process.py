@@ -202,33 +202,7 @@ def timed(function: Callable[[], Any]) -> dict[str, Any]:
     return {"cpu": time.process_time() - cpu, "wall": time.perf_counter() - wall, "answer": answer}
 
 
-def evaluate(checkouts: str, folder: str, words: list[str]) -> None:
-    """LLaDA's eval_llada.py with ``words``, the network read from ``folder``.
-
-    The network on the hub is replaced by dllm's copy of it. The barrier after each answer, which fails in a single
-    process, is left out, and so is the attribute ``device``, which today's lm-eval does not let it set.
-    """
-    sys.path[:0] = [str(Path(checkouts, "LLaDA")), str(Path(checkouts, "dllm"))]
-    eval_llada: Any = importlib.import_module("eval_llada")
-    torch.set_num_threads(1)
-    eval_llada.AutoModel = SimpleNamespace(from_pretrained=lambda *_, **__: load_llada(folder))
-    opened = eval_llada.LLaDAEvalHarness.__init__
-
-    def initialize(self: Any, *args: Any, **kwargs: Any) -> None:
-        opened(self, *args, **kwargs)
-        self.accelerator = SimpleNamespace(wait_for_everyone=lambda: None)
-
-    eval_llada.LLaDAEvalHarness.__init__ = initialize
-    eval_llada.LLaDAEvalHarness.device = None  # a property that cannot be set in this version of lm-eval
-    sys.argv = ["eval_llada.py", *words]
-    eval_llada.set_seed(1234)
-    eval_llada.cli_evaluate()
-
-
 def main() -> None:
-    if sys.argv[1] == "eval":
-        evaluate(sys.argv[2], sys.argv[3], sys.argv[4:])
-        return
     name, checkouts, folder, threads = sys.argv[1:]
     replies, sys.stdout = sys.stdout, sys.stderr  # what the peer prints is not an answer
     torch.set_num_threads(int(threads))

@@ -112,6 +112,13 @@ PATCHES = (
     ),
     Patch(
         _BY_NAME,
+        "datasets.load:resolve_trust_remote_code",
+        "datasets 3.6.0",
+        "replaced: asks on the terminal whether to run a data set's script; we never run one",
+        "22230902f911",
+    ),
+    Patch(
+        _BY_NAME,
         "datasets.load:load_dataset",
         "datasets 3.6.0",
         "calls the replaced function by its global name",
@@ -123,6 +130,20 @@ PATCHES = (
         "opencompass 0.5.4",
         "calls download_dataset, which we replace: offline, a missing file is an error and no download",
         "02b2a6ff56b2",
+    ),
+    Patch(
+        "dare_bench/harness/lm_eval/documents.py",
+        "lm_eval.api.group:Group.__iter__",
+        LM_EVAL,
+        "iterates ._children, which we replace in a copy: a group without the tasks of failed documents",
+        "89c5c4ab8aaa",
+    ),
+    Patch(
+        "trainers/training_run.py",
+        "transformers:TrainingArguments.n_gpu",
+        TRANSFORMERS,
+        "returns ._n_gpu, which we set: several GPUs are several processes, never DataParallel; no switch",
+        "a7f49128a41e",
     ),
     Patch(
         "dare_bench/diffusion/lockstep.py",
@@ -139,6 +160,8 @@ PATCHES = (
                 "extended: FSDP on the CPU, and its policy for bfloat16",
                 "b634b9e7c8d5",
             ),
+            ("get_train_dataloader", "overridden: the numbers of the steps", "84a91f3355c2"),
+            ("log", "extended: the metrics of the steps since the last entry", "c9863e66f7e4"),
             ("get_batch_samples", "overridden: a batch is a whole step, made by our source", "5e038122eec5"),
             ("floating_point_ops", "overridden: counts the tokens of one batch, which a step has not", "ce5fb166777b"),
             ("training_step", "overridden: the loss of a step in forwards of bounded size", "44f4db4913cd"),
@@ -169,6 +192,7 @@ PATCHES = (
 def digest_of(name: str) -> str:
     module, _, path = name.partition(":")
     function = reduce(getattr, path.split("."), importlib.import_module(module))
+    function = function.fget if isinstance(function, property) else function
     tree = ast.parse(textwrap.dedent(inspect.getsource(inspect.unwrap(function))))  # type: ignore[arg-type]
     return hashlib.sha256("\n".join(_syntax(tree)).encode()).hexdigest()[:12]
 
@@ -185,22 +209,28 @@ def test_what_we_patch_is_what_we_read(patch: Patch) -> None:
 
 
 def test_nothing_is_patched_that_is_not_listed() -> None:
+    """Methods of the Trainer, keywords of ``replaced``, and names of others that we set or call."""
     from transformers import Trainer
 
     from dare_bench.trainers.loop import Loop
 
     listed = {patch.of.partition("Trainer.")[2] for patch in PATCHES if patch.where == _LOOP}
-    private = {name for name in vars(Loop) if name.startswith("_") and not name.startswith("__")}
-    assert {name for name in private if hasattr(Trainer, name)} <= listed
-    files = {patch.where for patch in PATCHES}
-    words = re.compile(r"\breplaced\(|\b_shared_state|utils\.env = |_get_fsdp_state")
+    overridden = {name for name in vars(Loop) if hasattr(Trainer, name) and not name.startswith("__")}
+    assert overridden - {"loss_is_scaled_for_ga"} == listed, "that flag is the Trainer's own setting"
+    others = re.compile(r"\b_shared_state|utils\.env = |_get_fsdp_state|\._n_gpu = |\._children = ")
     for folder in ("dare_bench", "trainers", "model_adapters", "tasks"):
         for file in (ROOT / folder).rglob("*.py"):
+            if file.resolve() != file:  # below a link of dare_bench
+                continue
             name, text = str(file.relative_to(ROOT)), file.read_text()
-            if file.resolve() == file and words.search(text) and "def replaced(" not in text:
-                assert name in files or name in OWN, f"{name} replaces something that is not listed"
+            known = " ".join(f"{patch.of} {patch.why}" for patch in PATCHES if patch.where == name)
+            assert known or not others.search(text), f"{name} replaces something that is not listed"
+            for word in replaced_names(text):
+                assert re.search(rf"\b{word}\b", known), f"{name} replaces {word}, which is not listed"
 
 
-OWN = {
-    "dare_bench/cli/regress.py": "another function of that name",
-}
+def replaced_names(text: str) -> set[str]:
+    """The names that a source file replaces in others' modules; a logger of the standard library is none."""
+    calls = [node for node in ast.walk(ast.parse(text)) if isinstance(node, ast.Call)]
+    made = [call for call in calls if isinstance(call.func, ast.Name) and call.func.id == "replaced"]
+    return {str(word.arg) for call in made for word in call.keywords if ast.unparse(call.args[0]) != "logger"}

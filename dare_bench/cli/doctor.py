@@ -56,9 +56,9 @@ def doctor(
 
     Checks versions, GPU, extras, plugins, links, caches, sandbox and disk. Exit code 1 if something will not work.
 
-    With --model, print instead the family of a checkpoint, its mask id and sampler, what tells them, and where its
-    layers would go with --device auto, all without its weights, which are not fetched from the hub. With --max-memory,
-    the plan is for other devices than this machine's.
+    With --model, print instead the family and mask id of a checkpoint, what determined both, its default sampler, and
+    where its layers would go with --device auto. Its weights are not needed, and not fetched from the hub. With
+    --max-memory, the plan is for other devices than this machine's.
 
     Example: dare-bench doctor --model inclusionAI/LLaDA2.0-flash --max-memory 0=126GB,1=126GB
     """

@@ -170,10 +170,10 @@ def tasks(
     ] = None,
     harness: Annotated[str, typer.Option(help="Harness of the tasks: lm-eval or opencompass.")] = "lm-eval",
     data_dir: Annotated[str | None, typer.Option(help="Only tasks whose data are in this folder (lm-eval).")] = None,
-    every: Annotated[bool, typer.Option("--all", help="All names, not only our own and the best-known tasks.")] = False,
+    every: Annotated[bool, typer.Option("--all", help="All names, not only bundled and best-known tasks.")] = False,
     json: _Json = False,
 ) -> None:
-    """List tasks, groups and tags for --tasks: our own and the best-known ones, or all that match.
+    """List tasks, groups and tags for --tasks: bundled and best-known ones, or all that match.
 
     Example: dare-bench ls tasks gsm8k
     """

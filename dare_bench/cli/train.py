@@ -68,7 +68,7 @@ _PANEL = {
 
 def add_commands(selected: str | None, documented: bool = False) -> None:
     """Add a command for each registered method, in place of those of an earlier call; the selected one gets its
-    settings as flags. ``documented``: with the method's own defaults in the help, for which it is imported."""
+    settings as flags. ``documented``: with the method's defaults in the help, for which it is imported."""
     app.registered_commands.clear()
     for entry in registry().entries("trainer"):
         about = str(entry.about.get("about", "")) or f"Train by {entry.name}."

@@ -13,7 +13,7 @@ from collections.abc import Iterable
 from typing import Any
 
 BUG = "this is a bug in dare-bench: add --debug for the traceback"
-"""The end of a message about an exception that is no :class:`DareError`."""
+"""The end of a message about an exception that is not a :class:`DareError`."""
 
 
 class DareError(Exception):
@@ -49,7 +49,7 @@ class CheckpointError(DareError):
 
 
 class UnknownCheckpointError(CheckpointError):
-    """A name that is no checkpoint: no folder, no bundled name, and not written as a hub id."""
+    """A name that is not a checkpoint: no folder, no bundled name, and not written as a hub id."""
 
     exit_code = 2
 

@@ -21,7 +21,7 @@ from dare_bench.errors import CheckpointError, DareError
 from dare_bench.log import log
 from dare_bench.reading import existing, open_regular, read_json
 
-# Weights, configuration and tokenizer; a README or a training log is no content.
+# Weights, configuration and tokenizer; a README or a training log is left out.
 _CONTENT = (
     re.compile(r".*\.safetensors$"),
     re.compile(r".*\.safetensors\.index\.json$"),

@@ -362,7 +362,7 @@ def refuse_unknown_opening(given: Mapping[str, Any]) -> None:
 
 
 def refuse_unknown_device(device: Any) -> None:
-    """Refuse a name that is no device, without torch, which knows more."""
+    """Refuse a name that is not a device, without torch, which knows more."""
     if isinstance(device, str) and not re.fullmatch(r"auto|(cpu|cuda)(:\d+)?", device):
         raise unknown_device(device)
 

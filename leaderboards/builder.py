@@ -89,7 +89,7 @@ def build(
         on_progress: called with (runs done, all runs) as their pages are written.
 
     Raises:
-        UsageError: no such board, an ``url`` or ``docs`` that is no address, a ``release`` that exists with another
+        UsageError: no such board, an ``url`` or ``docs`` that is not an address, a ``release`` that exists with another
             table, or ``out`` holds something else.
         UnknownRunError: no folder, or no run in it.
         SaveError: a page could not be written.

@@ -101,7 +101,7 @@ class _TreeBuilder:
             "place": place,
             "scores": [(task, _line(own, "")) for task in self.tasks if (own := self._score(root, task))],
             "branches": [self._branch(recipe) for recipe in root.recipes],
-            # A training with a single step is no curve: its row has the numbers.
+            # A training with a single step makes no curve: its row has the numbers.
             "charts": [
                 self._by_steps(number, *each) for number, each in enumerate(filter(_has_steps, scored), start=1)
             ],

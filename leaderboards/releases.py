@@ -108,7 +108,7 @@ def _read(site: Site, context: Context) -> dict[str, dict[str, Any]]:
                 raise RunError(f"{file} is the release {release.name!r}")
             records[release.name] = record
         except ValidationError:
-            context.problem(f"left out: {file} is no release")
+            context.problem(f"left out: {file} is not a release")
         except DareError as error:
             context.problem(f"left out: {error}")
     return records

@@ -62,7 +62,7 @@ def _check_own(decoding: Any, given: Mapping[str, Any], family: str) -> None:
 
 
 def unknown_field(of: str, name: str, known: Iterable[str]) -> DecodingError:
-    """The refusal of a name that is no decoding field ``of`` a family or engine."""
+    """The refusal of a name that is not a decoding field ``of`` a family or engine."""
     names = sorted(known)
     near = closest(name, names)
     hint = f"closest: {', '.join(near)}; " if near else ""

@@ -281,8 +281,8 @@ def _cases(verdict: RegressionVerdict) -> Iterator[ElementTree.Element]:
             yield _case(score.task, score.key, skipped=score.reason)
     for task in dict.fromkeys(score.task for score in verdict.scores if score.mode == "exact"):
         flips = [flip for flip in verdict.flips if flip.task == task]
-        red = sum(not flip.excused for flip in flips)
-        failure = f"{counted(red, 'document')} not the same as in the baseline" if red else ""
+        regressed = sum(not flip.excused for flip in flips)
+        failure = f"{counted(regressed, 'document')} not the same as in the baseline" if regressed else ""
         yield _case(task, "answers", list(map(flip_line, flips)), failure)
     if verdict.documents:
         excused = [flip for flip in verdict.flips if flip.excused]

@@ -106,7 +106,7 @@ def open_pack(path: str | Path) -> Run:
     date = run.date or ""
     lines = {name(task, date) for task in run.tasks for name in (samples_name, traces_name)}
     if other := sorted(names - lines - {RUN_FILE, DONE_FILE, results_name(date)}):
-        raise RunError(f"{path}: {listed(other, 3)[:300]} is no file of this run; remove it, or {AGAIN}")
+        raise RunError(f"{path}: {listed(other, 3)[:300]} is not a file of this run; remove it, or {AGAIN}")
     if missing := sorted({RUN_FILE, DONE_FILE, results_name(date)} - names):
         raise RunError(f"{path}: {listed(missing, 3)} is missing; {AGAIN}")
     return run

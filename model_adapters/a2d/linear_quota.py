@@ -25,7 +25,7 @@ def linear_schedule(count: int, steps: int, first: int = 0) -> list[int]:
 
 class LinearQuota(Quota):
     """Each forward unmasks the rounded share of the masks left that the linear schedule says (MDLM and BD3LM of dLLM;
-    exact). Steps that unmask nothing are no forwards."""
+    exact). Steps that unmask nothing make no forward."""
 
     name = "linear_quota"
     source = "A2D, ZHZisZZ/dllm core/samplers/mdlm.py and bd3lm.py"

@@ -27,7 +27,7 @@ from dare_bench.model_adapters.backbone.moe import Experts
 Kind = Literal["int8", "int4"]
 KINDS: tuple[Kind, ...] = ("int8", "int4")
 GROUP = 32
-"""Columns of int4 with a common scale; fewer where the number of columns is no multiple of it."""
+"""Columns of int4 with a common scale; fewer where it does not divide the number of columns."""
 
 
 class Numbers(NamedTuple):

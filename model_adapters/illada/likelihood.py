@@ -39,7 +39,8 @@ class ILLaDAEstimator(WholeTarget):
             raise DecodingError(f"padd_eos={settings['padd_eos']!r} must be True or False")
         if settings["llh"] == "confidence" and settings["estimator"] not in ("auto", "reference"):
             raise DecodingError(
-                f"llh='confidence' has estimator='auto' or 'reference', not {settings['estimator']!r}: it is no bound"
+                "llh='confidence' is not a bound: it has estimator='auto' or 'reference', "
+                f"not {settings['estimator']!r}"
             )
 
     def reveals(self, settings: Settings) -> bool:

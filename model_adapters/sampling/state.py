@@ -271,8 +271,8 @@ class RowState:
         return forwards
 
     def _go_on(self, masks: int, before: int) -> None:
-        """Enter a block after its first ``start_step`` forwards. Steps of the schedule with nothing due are no
-        forwards; the last forward writes what the others leave."""
+        """Enter a block after its first ``start_step`` forwards. Steps of the schedule with nothing due make no
+        forward; the last one writes what the others leave."""
         strategy, length = self.sampler.strategy, self.sampler.block_length
         done, self.start_step = self.start_step, 0
         due = [i for i, n in enumerate(strategy.schedule(self.stop - self.first_response, before, length)) if n]

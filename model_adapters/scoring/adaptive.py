@@ -37,7 +37,7 @@ def _goes_on(choices: Sequence[ScoredPair]) -> bool:
 
 
 def _is_separated(choices: Sequence[ScoredPair], rounds: int) -> bool:
-    """As lm-eval compares choices: by sum and per character, or per token where they are no texts."""
+    """As lm-eval compares choices: by sum and per character, or per token where they are not texts."""
     values_CR = torch.stack([round_values(pair.parts, pair.losses, max(rounds, 1)) for pair in choices])
     exact_C = torch.tensor([not pair.is_drawn_on for pair in choices])
     texts = [pair.request.target for pair in choices]

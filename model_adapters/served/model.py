@@ -117,7 +117,7 @@ def refuse_unserved(engine: str, decoding: Decoding, fixed: Fixed) -> None:
 
 
 def refuse_unknown(engine: str, names: Iterable[str], kind: type[Decoding], refused: Iterable[str]) -> None:
-    """Refuse names of no decoding field, and name those that the engine honors.
+    """Refuse names that are not decoding fields, and name those that the engine honors.
 
     Args:
         refused: fields of ``kind`` that the engine refuses.

@@ -122,7 +122,7 @@ class LmEvalSource(TaskSource):
         return self._requests
 
     def narrow(self, documents: Mapping[str, Sequence[int]]) -> None:
-        """See :meth:`TaskSource.narrow`; raises UsageError for groups, and for scores that are no means."""
+        """See :meth:`TaskSource.narrow`; raises UsageError for groups, and for scores that are not means."""
         self.requests()
         refuse_unbounded(self._tasks.load(self._names))
         for name, numbers in documents.items():

@@ -267,7 +267,7 @@ def test_refusals(model: dare_bench.Model, tmp_path: Path) -> None:
         with pytest.raises(DecodingError, match=message):
             model.generate(PROMPTS, gen_length=8, **fields)
     for fields, message in (
-        ({"llh": "confidence", "estimator": "exact"}, "it is no bound"),
+        ({"llh": "confidence", "estimator": "exact"}, "llh='confidence' is not a bound"),
         ({"llh": "greedy"}, "llh='greedy' is not known"),
         ({"padd_eos": 1}, "padd_eos=1 must be True or False"),
     ):

@@ -102,7 +102,7 @@ def unknown_to_transformers(config: dict[str, Any]) -> str | None:
     from transformers.models.auto.auto_mappings import CONFIG_MAPPING_NAMES
 
     kind, name = config.get("model_type"), (config.get("architectures") or [None])[0]
-    if kind not in CONFIG_MAPPING_NAMES and kind != "gpt-sw3":
+    if not isinstance(kind, str) or (kind not in CONFIG_MAPPING_NAMES and kind != "gpt-sw3"):
         return f"transformers has no model_type {brief(kind)}"
     return None if name in dir(transformers) else f"transformers has no class {brief(name)}"
 

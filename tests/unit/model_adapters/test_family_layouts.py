@@ -126,7 +126,7 @@ def test_dense_and_moe_sdar_are_one_family_with_two_networks():
 def test_an_unknown_architecture_names_what_was_seen(family, tmp_path):
     source = changed(made(tmp_path / "a", family), architectures=["OtherLM"])
     with pytest.raises(
-        CheckpointError, match=r"architecture='OtherLM' is of an unknown family; .*--family NAME.*dream"
+        CheckpointError, match=r"architecture='OtherLM' is of an unknown family .*; give --family NAME.*dream"
     ):
         load(source)
     selected = golden.model(family).spec.family

@@ -161,8 +161,7 @@ def test_a_replay_is_of_filtered_prompts_too(tmp_path):
     train(**{**FILTERED, "num_iterations": 1, "max_steps": 3}, output_path=str(out))
     wanted = over_denoised(64)
     for step in (1, 3):
-        result, _ = replay(out, step)
-        assert {completion.where for group in result.groups for completion in group} <= wanted
+        assert {row["where"] for group in replay(out, step)["groups"] for row in group} <= wanted
 
 
 def test_a_filter_needs_the_number_of_steps_and_some_prompt(tmp_path, monkeypatch):

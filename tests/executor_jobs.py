@@ -11,6 +11,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from dare_bench.engine.journal import Journal
+from dare_bench.engine.sharding import Shard, answer
 from dare_bench.errors import DataError
 
 
@@ -86,3 +88,20 @@ def until(there: Callable[[], Any], seconds: float = 120.0) -> Any:
             return result
         time.sleep(0.02)
     raise AssertionError("it did not come about in time")
+
+
+_append = Journal.append
+
+
+def answer_slowly(shard: Shard) -> dict[str, str]:
+    Journal.append = _pause_and_append  # type: ignore[method-assign]
+    try:
+        return answer(shard)
+    finally:
+        Journal.append = _append  # type: ignore[method-assign]
+
+
+def _pause_and_append(journal: Journal, record: dict[str, Any]) -> None:
+    if record["type"] == "sample":
+        time.sleep(0.4)
+    _append(journal, record)

@@ -1,4 +1,5 @@
-"""Speed, lineage and comparisons in a real browser: sound for axe, within the screen, readable without scripts."""
+"""Speed, lineage, comparisons and replayed steps in a real browser: sound for axe, within the screen, readable
+without scripts; and the fixture: what it is to catch, it catches."""
 
 from __future__ import annotations
 
@@ -6,11 +7,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from browsing import DESKTOP, PHONE, Look, faults_in_all_views
-from lineages import make_family, make_reinforced
+from browsing import DESKTOP, PHONE, Look, Tabs, faults, faults_in_all_views, fits
+from lineages import WEIGHTED, completion, make_family, make_reinforced, record
 from run_factory import alter, make_run
 
 from dare_bench.analysis.comparison import compare
+from dare_bench.leaderboards.answer_pages import write_rollout
 from dare_bench.leaderboards.builder import build
 from dare_bench.leaderboards.comparison_page import write_standalone
 from dare_bench.runs.reader import Run
@@ -197,3 +199,87 @@ def test_text_of_the_overviews_charts_can_be_read_on_a_phone(look: Look, site: P
     )
     names, scores = boxes[::2], boxes[1::2]
     assert all(name[1] < score[0] and score[1] <= 390 for name, score in zip(names, scores, strict=True))
+
+
+@pytest.fixture(scope="module")
+def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return write_rollout(record(WEIGHTED, [completion([0.0] * 7, 0.0)]), tmp_path_factory.mktemp("rollout") / "r.html")
+
+
+def drawn(token: Any) -> tuple[str, str]:
+    """The number beside a token, and the color of the line below it."""
+    number = token.evaluate("e => getComputedStyle(e, '::after').content")
+    names = {"attr(data-v)": "data-v", "attr(data-s)": "data-s"}
+    text = token.get_attribute(names[number]) if number in names else number.strip('"')
+    return text, token.evaluate("e => getComputedStyle(e).borderBottomColor")
+
+
+@pytest.mark.parametrize("scripts", [True, False])
+def test_weights_are_signed_numbers_and_colors_by_sign(look: Look, place: Path, scripts: bool) -> None:
+    page = look(place, scripts=scripts)
+    up, down = page.locator(".canvas b").nth(0), page.locator(".canvas b").nth(1)
+    assert drawn(up) == ("+.02", "rgb(59, 130, 196)") and drawn(down) == ("−.0012", "rgb(217, 130, 43)")
+    page.get_by_role("radio", name="step").first.check()
+    assert drawn(up)[0] == "2" and drawn(up)[1] != "rgb(59, 130, 196)"
+
+
+def test_the_slider_shows_what_each_forward_wrote(look: Look, place: Path) -> None:
+    page = look(place)
+    slider = page.get_by_role("slider").first
+    slider.fill("1")
+    tokens = page.locator(".canvas").first.locator("b")
+    assert tokens.evaluate_all("all => all.map(e => e.classList.contains('mask'))") == [True, False, True]
+    assert tokens.nth(0).evaluate("e => getComputedStyle(e, '::after').content") == "none", "a mask has no weight yet"
+    slider.fill("6")
+    tokens.nth(0).hover()
+    assert tokens.nth(0).get_attribute("title") == 'step 2 of 6: "3", confidence 0.5\nweight in the update +.02'
+
+
+def test_axe_finds_nothing_and_the_page_fits(look: Look, place: Path) -> None:
+    page = look(place)
+    for details in page.locator("details:not([open]) > summary").all():
+        if details.is_visible():
+            details.click()
+    assert faults_in_all_views(page) == []
+
+
+def test_a_clean_page_is_clean(look: Look, tmp_path: Path) -> None:
+    file = tmp_path / "clean.html"
+    file.write_text("<!doctype html><html lang=en><title>t</title><main><h1>Hello</h1><p>text</p></main></html>")
+    page = look(file, phone=True)
+    assert faults(page) == [] and fits(page)
+
+
+def test_what_is_wrong_is_seen(look: Look, tmp_path: Path) -> None:
+    file = tmp_path / "bad.html"
+    wide = "<p><svg width=2000 height=10></svg></p>"
+    file.write_text(f"<!doctype html><title>t</title><main><h1>x</h1><img src='data:,'><button></button>{wide}</main>")
+    page = look(file, dark=True, scripts="empty")
+    result = " ".join(faults(page))
+    assert "html-has-lang" in result and "image-alt" in result and "button-name" in result
+    assert not fits(page)
+
+
+def test_scripts_can_be_off(look: Look, tmp_path: Path) -> None:
+    file = tmp_path / "plain.html"
+    file.write_text("<!doctype html><html lang=en><title>t</title><script>document.title = 'run'</script>")
+    assert look(file).title() == "run" and look(file, scripts=False).title() == "t"
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        "<script>console.error('bad')</script>",
+        "<script>throw new Error('bad')</script>",
+        "<script>alert(1)</script>",
+        "<link rel=stylesheet href='missing.css'>",
+        "<img src='http://127.0.0.1:9/x.png' alt=''>",
+    ],
+)
+def test_trouble_fails_the_test(tabs: Tabs, tmp_path: Path, body: str) -> None:
+    file = tmp_path / "trouble.html"
+    file.write_text(f"<!doctype html><html lang=en><title>t</title>{body}")
+    built = tabs.looking()
+    next(built)(file).wait_for_timeout(100)
+    with pytest.raises(AssertionError):
+        next(built)

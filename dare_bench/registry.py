@@ -114,7 +114,8 @@ class Registry:
             about: facts that need no import: ``about`` (a sentence); of a family ``matches``, the pairs of
                 ``model_type`` and ``architectures[0]`` in the config.json files that belong to it, ``reads``, the
                 networks of transformers that it has, ``declines``, the model types and classes that no family opens,
-                with the reason, and ``fields``, the decoding fields that no family of dare-bench has.
+                with the reason, and ``fields``, the decoding fields that no family of dare-bench has; of a task folder
+                ``without``, names of subfolders that have no task files.
 
         Raises:
             UsageError: the kind is not one of ``Kind``, the target is not of that kind, or the name is taken.

@@ -39,7 +39,7 @@ def register(registry: Registry) -> None:
     """This folder is searched for lm-eval task files before lm-eval's. A recipe file holds a checkpoint's published
     scores, a suite file several benchmarks; both are registered by file name."""
     here = Path(__file__).parent
-    registry.add("task_folder", "dare", str(here), origin=__name__)
+    registry.add("task_folder", "dare", str(here), origin=__name__, without=("recipes", "suites"))
     for name, target in TRAINING.items():
         registry.add("training_data", name, f"dare_bench.tasks.{target}", origin=__name__)
     for name, (target, about) in REWARDS.items():

@@ -138,13 +138,6 @@ def test_ls_runs_of_no_folder_is_one_line(tmp_path: Path) -> None:
     assert code == 2 and err.startswith("error: no folder") and err.count("\n") == 1
 
 
-def test_works_without_a_home_that_can_be_written(tmp_path: Path) -> None:
-    home = tmp_path / "home"
-    home.mkdir(mode=0o500)
-    done = cli("ls", "tasks", "gsm8k", HOME=str(home), XDG_CACHE_HOME="/proc/none", DARE_BENCH_CACHE="/proc/none")
-    assert done.returncode == 0 and "gsm8k" in done.stdout, done.stderr
-
-
 def test_output_into_a_closed_pipe_is_no_error() -> None:
     done = subprocess.run(
         f"{sys.executable} -m dare_bench.cli ls tasks | head -1",

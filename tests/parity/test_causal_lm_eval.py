@@ -163,7 +163,7 @@ def test_a_real_model_scores_as_with_lm_evals_own(
     data = given or str(ROOT / "tests" / "data" / "bench")
     fields = {"data_dir": data, "output_path": str(tmp_path / "out"), "limit": SMOL[task]}
     run = evaluate(model=load(smollm), tasks=task, max_rows=8, progress=False, **fields)
-    manager = LocalTaskManager(TaskIndex(()), LocalData(data))
+    manager = LocalTaskManager(TaskIndex().reached([task]), LocalData(data))
     theirs = simple_evaluate(model=hf(smollm), tasks=[task], limit=SMOL[task], task_manager=manager, bootstrap_iters=0)
     rows = list(run.samples(task))
     assert len({row["doc_id"] for row in rows}) == (4 if given is None else SMOL[task])

@@ -201,7 +201,8 @@ class LmEvalSource(TaskSource):
         from dare_bench.harness.lm_eval.task_manager import LocalTaskManager
 
         with quiet(self.notes), by_name():
-            self._tasks = LocalTaskManager(self._index, self._data, dict.fromkeys(self._code_tasks, code_mark))
+            entries = self._index.reached(self._names)
+            self._tasks = LocalTaskManager(entries, self._data, dict.fromkeys(self._code_tasks, code_mark))
             with code_eval_replaced(self._runner) if self._code_tasks else contextlib.nullcontext():
                 loaded = self._tasks.load(self._names)["tasks"]
             refuse_unknown_code((n for n, t in loaded.items() if getattr(t, "UNSAFE_CODE", False)), self._code_tasks)

@@ -7,7 +7,7 @@ lm-eval's own index takes 29 s on two busy cores for its 14,000 files; this take
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -96,12 +96,15 @@ def names_of(value: Any) -> list[str]:
     return [str(name) for name in names]
 
 
-def scan(root: Path, unreadable: dict[str, DataError]) -> Iterator[tuple[str, str, str, dict[str, Any]]]:
+def scan(
+    root: Path, unreadable: dict[str, DataError], without: Collection[str] = ()
+) -> Iterator[tuple[str, str, str, dict[str, Any]]]:
     """(name, kind, path relative to ``root``, keys) of every file below it that defines a task or group, in lm-eval's
-    order. Files that cannot be read are left out, as lm-eval does; ``unreadable`` gets their errors by path."""
+    order. Files that cannot be read are left out, as lm-eval does, and ``unreadable`` gets their errors by path; so are
+    those in folders with a name in ``without``."""
     paths = []
     for folder, subfolders, files in os.walk(root):
-        subfolders[:] = [name for name in subfolders if name not in _SKIP]
+        subfolders[:] = [name for name in subfolders if name not in _SKIP and name not in without]
         paths += [os.path.relpath(f"{folder}/{name}", root) for name in files if name.endswith(".yaml")]
     task_files = TaskFiles()
     for relative in sorted(paths):

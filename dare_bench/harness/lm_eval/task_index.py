@@ -10,7 +10,7 @@ import contextlib
 import fnmatch
 import importlib.metadata
 import os
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cache, cached_property
 from pathlib import Path
@@ -25,7 +25,7 @@ from dare_bench.reading import existing, read_json
 from dare_bench.registry import registry
 
 LM_EVAL = "lm-eval"
-_FORMAT = 2
+_FORMAT = 3
 _LIKELIHOODS = ("loglikelihood", ROLLING, "multiple_choice")
 """Values of a task's ``output_type``."""
 
@@ -55,11 +55,11 @@ def lm_eval_folder() -> Path:
     return package_folder("lm_eval", "lm-eval") / "tasks"
 
 
-def _scanned(root: Path, unreadable: dict[str, DataError]) -> dict[str, list[Any]]:
+def _scanned(root: Path, unreadable: dict[str, DataError], without: Collection[str] = ()) -> dict[str, list[Any]]:
     """{name: [kind, relative path or None, further fields of a TaskEntry]} of one folder; the first of two equal names
     stays. ``unreadable`` gets the errors of files that cannot be read, by path."""
     names: dict[str, list[Any]] = {}
-    for name, kind, relative, keys in scan(root, unreadable):
+    for name, kind, relative, keys in scan(root, unreadable, without):
         if name in names:
             continue
         if kind == "group":
@@ -92,7 +92,7 @@ def _lm_eval_names(root: Path) -> dict[str, list[Any]]:
     if not {"site-packages", "dist-packages"} & set(root.parts):
         return _scanned(root, {})
     cached = cache_dir() / f"lm_eval-tasks-{version}.json"
-    source = [_FORMAT, version, str(root)]
+    source = [_FORMAT, version]  # names and relative paths, which are those of every environment with this version
     with contextlib.suppress(DataError, KeyError, TypeError):
         content = read_json(cached, DataError)
         if content["source"] == source:
@@ -116,7 +116,7 @@ class TaskIndex:
         self._unreadable: dict[str, DataError] = {}
         self._extra: dict[str, TaskEntry] = {}
         for entry in registry().entries("task_folder"):
-            self._add(Path(entry.target), entry.name)
+            self._add(Path(entry.target), entry.name, entry.about.get("without", ()))
         for folder in include_path:
             root = included_folder(folder, "lm-eval task files")
             if not self._add(root, str(folder)):
@@ -126,9 +126,9 @@ class TaskIndex:
                     " folder with the tasks, or leave it out"
                 )
 
-    def _add(self, root: Path, origin: str) -> int:
+    def _add(self, root: Path, origin: str, without: Collection[str] = ()) -> int:
         """Add the tasks of a folder; returns their number."""
-        entries = _entries(root, origin, _scanned(root, self._unreadable))
+        entries = _entries(root, origin, _scanned(root, self._unreadable, without))
         for name, entry in entries.items():
             if name in self._extra:
                 self.replaced[name] = f"{entry.kind} {name!r} of {origin} replaces that of {self._extra[name].origin}"
@@ -200,21 +200,20 @@ class TaskIndex:
         """The names of the tasks whose files say that they need log-likelihoods."""
         return (entry.name for entry in leaves if entry.output_type in _LIKELIHOODS)
 
-    def leaves(self, names: Iterable[str]) -> list[TaskEntry]:
-        """The tasks behind ``names``, groups and tags expanded, each once."""
-        tasks: dict[str, TaskEntry] = {}
-        seen: set[str] = set()
+    def reached(self, names: Iterable[str]) -> dict[str, TaskEntry]:
+        """The entries of ``names``, and of everything in their groups and tags."""
+        found: dict[str, TaskEntry] = {}
         stack = list(names)[::-1]
         while stack:
             name = stack.pop()
-            if name in seen or name not in self.entries:
-                continue
-            seen.add(name)
-            if self.entries[name].kind in ("task", "python"):
-                tasks[name] = self.entries[name]
-            else:
-                stack += self.entries[name].members[::-1]
-        return list(tasks.values())
+            if name not in found and name in self.entries:
+                found[name] = self.entries[name]
+                stack += found[name].members[::-1]
+        return found
+
+    def leaves(self, names: Iterable[str]) -> list[TaskEntry]:
+        """The tasks behind ``names``, groups and tags expanded, each once."""
+        return [entry for entry in self.reached(names).values() if entry.kind in ("task", "python")]
 
 
 def _names_in(task: Any) -> Iterator[str]:

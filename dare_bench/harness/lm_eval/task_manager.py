@@ -21,7 +21,7 @@ from dare_bench.harness.common.answering import error_line, harness_errors
 from dare_bench.harness.common.hashing import described, file_hash, short_hash
 from dare_bench.harness.common.local_data import ENVIRONMENT, LocalData
 from dare_bench.harness.lm_eval.lm import sandbox_templates
-from dare_bench.harness.lm_eval.task_index import TaskIndex
+from dare_bench.harness.lm_eval.task_index import TaskEntry
 from dare_bench.hub import why_offline
 
 sandbox_templates()
@@ -101,11 +101,18 @@ class _Factory(TaskFactory):
 
 
 class LocalTaskManager(TaskManager):
-    """A task manager that builds tasks once and returns the same objects again. ``marks``: by task name, what else
-    decides its scores, given the task; it becomes part of the fingerprint."""
+    """A task manager that builds tasks once and returns the same objects again.
+
+    ``entries``: the tasks that can be requested, with what is in their groups and tags (an object for each of lm-eval's
+    14,000 names takes longer than building a task). ``marks``: by task name, what else decides its scores, given the
+    task; it becomes part of the fingerprint.
+    """
 
     def __init__(
-        self, index: TaskIndex, data: LocalData | None, marks: Mapping[str, Callable[[Any], str]] | None = None
+        self,
+        entries: Mapping[str, TaskEntry],
+        data: LocalData | None,
+        marks: Mapping[str, Callable[[Any], str]] | None = None,
     ) -> None:
         super().__init__(include_defaults=False)
         self._marks = marks or {}
@@ -114,7 +121,7 @@ class LocalTaskManager(TaskManager):
         self._factory: _Factory = _Factory(data, meta=self.metadata)
         self._index = {
             name: Entry(name, _KINDS[entry.kind], entry.path, tags=set(entry.members) if entry.kind == "tag" else set())
-            for name, entry in index.entries.items()
+            for name, entry in entries.items()
         }
         self._built: dict[str, Any] | None = None
 

@@ -188,6 +188,10 @@ class BoardEntry:
         """How the answers were generated, in short; see :func:`settings_line`."""
         return settings_line([self])
 
+    def settings_of(self, task: str) -> str:
+        """The settings of one task; of a group those of all its tasks."""
+        return settings_line([self], {task} & self.decodings.keys() or None)
+
     @property
     def seed(self) -> str:
         """The seeds of the evaluation, in words."""

@@ -35,13 +35,17 @@ def _em(letter: str) -> float:
 
 def distinct(names: Sequence[str], details: Sequence[str], limit: int = 26) -> list[str]:
     """The shortened names, of which no two are equal: those that would be are followed by what varies between them in
-    their ``details`` (parts separated by ", "), or by a number where nothing does."""
+    their ``details`` (parts separated by ", "), or are cut at the start alone, or have a number."""
     labels = [shorten(name, limit) for name in names]
     for label in [label for label, count in Counter(labels).items() if count > 1]:
         alike = [at for at, own in enumerate(labels) if own == label]
-        for at, own in zip(alike, varying([details[at] for at in alike]), strict=True):
+        ends = [f"…{names[at][1 - limit :].lstrip()}" for at in alike]
+        for at, own, end in zip(alike, varying([details[at] for at in alike]), ends, strict=True):
             room = max(limit - len(own) - 2, limit // 2)
-            labels[at] = f"{shorten(names[at], room)}, {shorten(own, limit - limit // 2)}" if own else label
+            if own:
+                labels[at] = f"{shorten(names[at], room)}, {shorten(own, limit - limit // 2)}"
+            elif ends.count(end) == 1:
+                labels[at] = end
     taken: Counter[str] = Counter()
     for at, label in enumerate(labels):
         taken[label] += 1

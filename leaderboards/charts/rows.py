@@ -12,9 +12,9 @@ from markupsafe import Markup, escape
 from dare_bench.formatting import chart_score, with_interval
 from dare_bench.leaderboards.charts import frame
 from dare_bench.leaderboards.charts.axes import AxisScale, linear, px, tick_labels
-from dare_bench.leaderboards.charts.labels import fitting
+from dare_bench.leaderboards.charts.labels import distinct, fitting
 from dare_bench.leaderboards.rendering import Tone
-from dare_bench.runs.text import one_line, shorten
+from dare_bench.runs.text import one_line
 
 _WIDTH, _LEFT, _RIGHT, _TOP = 600, 12, 588, 12
 _EFFECT_ROW, _ROW = 46, 44
@@ -47,17 +47,21 @@ def forest(effects: Sequence[Effect], *, ident: str, title: str) -> Markup:
     words = ((_LEFT, "", "← worse"), (_WIDTH // 2, " mid", "points"), (_RIGHT, " end", "better →"))
     named = (f'<text class="name{kind}" x="{at}" y="{bottom + 52}">{escape(text)}</text>' for at, kind, text in words)
     axes = _axes(x, bottom, signed, after=zero, names="".join(named))
-    rows = [_effect(effect, _TOP + _EFFECT_ROW * at, x) for at, effect in enumerate(effects)]
+    names = distinct([effect.name for effect in effects], [""] * len(effects), _EFFECT_NAME)
+    rows = [
+        _effect(effect, name, _TOP + _EFFECT_ROW * at, x)
+        for at, (effect, name) in enumerate(zip(effects, names, strict=True))
+    ]
     # For screen readers the figure is one image: the table beside it has the numbers.
     return _figure("forest", ident, title, bottom + 58, axes, rows)
 
 
-def _effect(effect: Effect, top: float, x: AxisScale) -> str:
+def _effect(effect: Effect, label: str, top: float, x: AxisScale) -> str:
     down, whisker = px(top + 31), ""
     if effect.lo is not None and effect.hi is not None:
         lo, hi = px(x(effect.lo)), px(x(effect.hi))
         whisker = f'<path class="whisker" d="M{lo} {down}H{hi}M{lo} {px(top + 27)}v8M{hi} {px(top + 27)}v8"/>'
-    name = f'<text x="{_LEFT + 7}" y="{px(top + 16)}">{escape(shorten(effect.name, _EFFECT_NAME))}</text>'
+    name = f'<text x="{_LEFT + 7}" y="{px(top + 16)}">{escape(label)}</text>'
     dot = f'<circle class="dot" cx="{px(x(effect.value))}" cy="{down}" r="5"/>'
     return f'<g class="effect {effect.tone}">{name}{whisker}{dot}</g>'
 

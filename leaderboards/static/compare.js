@@ -127,8 +127,11 @@
     return node;
   }
 
-  // Both ends of a long name: 38 characters fit on a phone.
-  const shortened = (name) => (name.length > 38 ? `${name.slice(0, 22).trimEnd()}…${name.slice(-15).trimStart()}` : name);
+  // Both ends of a long name, its end alone where these are those of another: 38 characters fit on a phone.
+  function shortened(names) {
+    const labels = names.map((name) => (name.length > 38 ? `${name.slice(0, 22).trimEnd()}…${name.slice(-15).trimStart()}` : name));
+    return names.map((name, at) => (labels.indexOf(labels[at]) === labels.lastIndexOf(labels[at]) ? labels[at] : `…${name.slice(-37).trimStart()}`));
+  }
 
   function forest(items, count) {
     const shown = items.filter((item) => item.share && !item.breaks);
@@ -144,11 +147,12 @@
       draw("g", { class: "mid" }, ...ticks.map((tick) => draw("text", { x: x(tick), y: bottom + 9, dy: ".8em" }, signed(tick, true).replace(/\.0$/, "")))),
       ...[[12, "", "← worse"], [300, " mid", "points"], [588, " end", "better →"]].map(([at, kind, text]) =>
         draw("text", { class: `name${kind}`, x: at, y: bottom + 52 }, text)));
+    const labels = shortened(shown.map((item) => title(item, count)));
     const effects = shown.map((item, at) => {
       const top = 12 + 46 * at, { value, lo: left, hi: right } = item.difference;
       const [from, to] = [left, right].map((end) => x(item.sign * (end ?? value)));
       return draw("g", { class: `effect ${tone(item.verdict)}` },
-        draw("text", { x: 19, y: top + 16 }, shortened(title(item, count))),
+        draw("text", { x: 19, y: top + 16 }, labels[at]),
         draw("path", { class: "whisker", d: left === null ? "" : `M${from} ${top + 31}H${to}M${from} ${top + 27}v8M${to} ${top + 27}v8` }),
         draw("circle", { class: "dot", cx: x(item.sign * value), cy: top + 31, r: 5 }));
     });

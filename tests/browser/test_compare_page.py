@@ -197,6 +197,18 @@ def test_a_changed_document_shows_both_answers_and_their_difference(look: Look, 
     assert page.locator(f"#doc-{changed[0].doc_id}").is_visible()
 
 
+def test_no_two_names_of_the_forest_are_equal(look: Look, tmp_path: Path) -> None:
+    tasks = [f"bbh_cot_fewshot_tracking_shuffled_objects_{count}_objects" for count in ("three", "five", "seven")]
+    for name, share in (("a", 0.2), ("b", 0.5), ("c", 0.8)):
+        known: dict[str, Any] = {"model": name, "content": name, "documents": "same"}
+        make_run(tmp_path / "runs", name, tasks=dict.fromkeys(tasks, share), **known)
+    build(tmp_path / "runs", tmp_path / "site")
+    page = look(tmp_path / "site/compare.html", query="?a=a&b=b&c=c")
+    page.wait_for_selector("table.compared")
+    names = page.locator("figure.forest .effect text").all_text_contents()
+    assert len(names) == len(set(names)) == 6 and max(map(len, names)) <= 38
+
+
 def test_nothing_moves_while_it_loads(look: Look, built: tuple[Path, Path]) -> None:
     page = look(built[1] / "compare.html", query="?a=r9&b=r1", fresh=True)
     page.wait_for_selector("table.compared")

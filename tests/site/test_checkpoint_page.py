@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from lineages import make_family
 from run_factory import alter, make_run
-from site_pages import Page
+from site_pages import Page, change
 
 from dare_bench.leaderboards.builder import build
 
@@ -125,3 +125,25 @@ def test_a_rebuild_keeps_it_and_a_new_run_of_it_writes_it_again(tmp_path: Path) 
     run_of(runs, 8, 0.7)
     build(runs, out)
     assert page.stat().st_mtime_ns > before and "2 runs" in Page(page).words
+
+
+def test_beside_a_task_stand_its_own_settings(tmp_path: Path) -> None:
+    """On the pages of checkpoints, answers and unmasking: tasks of one run may be answered in different lengths."""
+    for number, family in enumerate(("llada", "dream")):
+        known: dict[str, Any] = {"model": family, "content": f"{number}" * 64, "documents": "same"}
+        run = make_run(tmp_path / "runs", family, tasks={"long": 0.9, "short": 0.5}, **known)
+        alter(run, model__family=family)
+        lengths = dict.fromkeys(("gen_length", "block_length", "steps"), 4)
+        change(run, lambda results: results["dare_bench"]["tasks"]["short"]["decoding"].update(lengths))
+    build(tmp_path / "runs", tmp_path / "site")
+    settings = "llada, float32, lm-eval, gen_length {0}, block_length {0}, steps {0}"
+    long, short = settings.format(16), settings.format(4)
+    for task, own, other in (("long", long, short), ("short", short, long)):
+        for name in ("1", "index"):
+            words = Page(tmp_path / f"site/runs/llada/samples/{task}/{name}.html").words
+            assert own in words and other not in words and "by task" not in words
+    checkpoint = Page(tmp_path / "site/checkpoints/000000000000.html").words
+    best = checkpoint.partition("Best scores")[2].partition("Settings: 1 run")[0]
+    assert best.count(long) == best.count(short) == 1
+    scenes = Page(tmp_path / "site/unmasking.html").words
+    assert scenes.count(long) == scenes.count(short) == 1 and "by task" not in scenes

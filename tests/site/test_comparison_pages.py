@@ -281,3 +281,10 @@ def test_a_forest_turns_nothing_round() -> None:
     whisker = [float(x) for x in re.findall(r'whisker" d="M([\d.]+) [\d.]+H([\d.]+)', drawn)[0]]
     assert dots[1] < whisker[0] < dots[0] < whisker[1] and drawn.count("whisker") == 1
     assert "&lt;up&gt;" in drawn and "<up>" not in drawn
+
+
+def test_no_two_names_of_a_forest_are_equal() -> None:
+    tasks = [f"bbh_cot_fewshot_tracking_shuffled_objects_{count}_objects" for count in ("three", "five", "five")]
+    drawn = forest([Effect(f"{task}, A to B", 0.1, None, None) for task in tasks], ident="f", title="t")
+    names = re.findall(r'class="effect none"><text[^>]*>([^<]*)', drawn)
+    assert len(set(names)) == 3 and "three" in names[0] and "five" not in names[0]

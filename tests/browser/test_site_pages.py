@@ -30,6 +30,15 @@ SMALL = """() => [...document.querySelectorAll("body *")].filter(node => node.ge
     return styles.filter(style => style && scale * parseFloat(style.fontSize) < 11.95)
         .map(style => `${node.tagName} ${node.className} ${scale * parseFloat(style.fontSize)}`);
 })"""
+BROKEN_WORDS = """heads => heads.flatMap(head => {
+    const texts = [...head.childNodes].filter(node => node.nodeType === 3);
+    return texts.flatMap(text => [...text.data.matchAll(/[^ _]+_?/g)].filter(({ 0: word, index }) => {
+        const range = document.createRange();
+        range.setStart(text, index);
+        range.setEnd(text, index + word.length);
+        return new Set([...range.getClientRects()].map(({ top }) => top)).size > 1;
+    }).map(([word]) => word));
+})"""
 SCROLLING = """[...document.querySelectorAll(".scroll:has(.cards)")]
     .filter(box => box.scrollWidth > box.clientWidth).map(box => box.getAttribute("aria-label"))"""
 
@@ -283,3 +292,13 @@ def test_trouble_fails_the_test(tabs: Tabs, tmp_path: Path, body: str) -> None:
     next(built)(file).wait_for_timeout(100)
     with pytest.raises(AssertionError):
         next(built)
+
+
+def test_words_above_the_heat_map_are_whole(look: Look, tmp_path: Path) -> None:
+    tasks = ["arithmetic", "dare_countdown3", "minerva_math_counting_and_probability", "gsm8k"]
+    make_run(tmp_path / "runs", "run", tasks=dict.fromkeys(tasks, 0.5))
+    build(tmp_path / "runs", tmp_path / "site", samples=False)
+    page = look(tmp_path / "site/index.html", phone=True)
+    heads = page.locator("table.heat thead th")
+    assert heads.all_text_contents() == ["Checkpoint", *tasks] and heads.evaluate_all(BROKEN_WORDS) == []
+    assert fits(page)

@@ -129,11 +129,11 @@ def test_a_rebuild_keeps_it_and_a_new_run_of_it_writes_it_again(tmp_path: Path) 
 
 def test_beside_a_task_stand_its_own_settings(tmp_path: Path) -> None:
     """On the pages of checkpoints, answers and unmasking: tasks of one run may be answered in different lengths."""
+    lengths = dict.fromkeys(("gen_length", "block_length", "steps"), 4)
     for number, family in enumerate(("llada", "dream")):
         known: dict[str, Any] = {"model": family, "content": f"{number}" * 64, "documents": "same"}
         run = make_run(tmp_path / "runs", family, tasks={"long": 0.9, "short": 0.5}, **known)
         alter(run, model__family=family)
-        lengths = dict.fromkeys(("gen_length", "block_length", "steps"), 4)
         change(run, lambda results: results["dare_bench"]["tasks"]["short"]["decoding"].update(lengths))
     build(tmp_path / "runs", tmp_path / "site")
     settings = "llada, float32, lm-eval, gen_length {0}, block_length {0}, steps {0}"

@@ -3,6 +3,7 @@ that they make."""
 
 from __future__ import annotations
 
+import html
 import os
 import re
 import runpy
@@ -171,10 +172,12 @@ def script() -> dict[str, Any]:
     return runpy.run_path(str(SCRIPT))
 
 
+NAVIGATION = tomllib.loads((ROOT / "zensical.toml").read_text())["project"]["nav"]
+
+
 @pytest.fixture(scope="module")
 def pages(script: dict[str, Any]) -> list[str]:
-    config = tomllib.loads((ROOT / "zensical.toml").read_text())["project"]
-    return list(script["pages_of"](config["nav"]))
+    return list(script["pages_of"](NAVIGATION))
 
 
 def test_every_page_of_the_documentation_is_in_the_navigation(pages: list[str]) -> None:
@@ -233,12 +236,16 @@ def test_a_page_that_loads_from_elsewhere_is_refused(script: dict[str, Any], tmp
 
 
 @pytest.mark.slow
-def test_it_builds_without_a_warning() -> None:
+def test_it_builds_without_a_warning_and_shows_every_page() -> None:
     if shutil.which("zensical", path=f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}") is None:
         lacks("zensical")
     done = subprocess.run([sys.executable, SCRIPT], capture_output=True, text=True, timeout=300)
     assert done.returncode == 0, done.stdout + done.stderr
     assert "No issues found" in done.stdout + done.stderr
     index = (ROOT / "build/docs/index.html").read_text()
-    for name in ("Install", "First run", "Read the board", "Compare two", "Your model", "Train", "Reference"):
-        assert name in index
+    parts = {title: part for entry in NAVIGATION for title, part in entry.items()}
+    path = ("Install", "First run", "Read the board", "Compare two", "Your model", "Train", "Tutorials", "Reference")
+    assert tuple(parts) == ("Overview", *path)
+    pages = [title for part in parts.values() if isinstance(part, list) for page in part for title in page]
+    shown = [html.unescape(text.strip()) for text in re.findall(r'<span class="md-ellipsis">([^<]*)', index)]
+    assert [title for title in (*parts, *pages) if title not in shown] == []

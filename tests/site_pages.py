@@ -16,7 +16,7 @@ from dare_bench.leaderboards.builder import build
 from dare_bench.leaderboards.entries import read_entries
 from dare_bench.leaderboards.site import Site
 
-VOID = {"meta", "link", "br", "hr", "img", "input", "rect", "path", "col", "circle", "line"}
+VOID = {"meta", "link", "br", "wbr", "hr", "img", "input", "rect", "path", "col", "circle", "line"}
 TASKS = {"dare_sudoku": 0.95, "dare_countdown3": 0.4, "choice_x": 0.3}
 EVIL = "</pre><script>alert(1)</script><img src=x onerror=alert(1)>\u202e\x1b]0;x\x07{{ 7*7 }}"
 """Text that tries to break out of a page, a terminal and a template."""

@@ -59,7 +59,7 @@ def board_record(view: BoardView) -> dict[str, Any]:
 @lru_cache(maxsize=1)
 def board_json(view: BoardView) -> bytes:
     """The record as the file's bytes, which its citation has the digest of."""
-    return dumps(board_record(view), indent=2) + b"\n"
+    return dumps(board_record(view)) + b"\n"
 
 
 def _row_record(

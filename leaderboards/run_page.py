@@ -69,7 +69,6 @@ def _write(site: Site, entry: BoardEntry, values: Mapping[str, Any]) -> None:
             "scores": [asdict(score) for score in run.scores()],
             **_facts(run, block),
         },
-        indent=None,
     )
     tasks = block.tasks if block else {}
     site.page(

@@ -44,7 +44,7 @@ def elements(comparison: RunComparison, docs: int) -> Iterator[Element]:
     scores, p = " -> ".join(_sides(comparison)), _HOLM if _tests(comparison) > 1 else "p"
     brief = narrowing(
         (*_runs(comparison, "runs"), "task", "n", scores, "difference", "changed", p, "verdict"),
-        [_brief_row(comparison, item) for item in comparison.items], ("changed", scores, p, "n"),
+        [_brief_row(comparison, item) for item in comparison.items], ("n", "changed", scores, p),
     )  # fmt: skip
     yield ReportTable(
         (*_runs(comparison, "runs"), "task", "metric", "n", *_sides(comparison), "difference", "better", "worse", "p",
@@ -178,10 +178,11 @@ def _documents(comparison: RunComparison, item: ScoreComparison, docs: int) -> I
     if not (item.better or item.worse):
         return
     yield Heading(f"{comparison.title(item)}: documents that changed")
-    lists = [(f"{len(changed)} {kind} in {letter(item.second)}", changed) for kind, changed in _kinds(item) if changed]
+    n, second = item.difference.n, letter(item.second)
+    lists = [(f"{len(changed)} of {n} {kind} in {second}", changed) for kind, changed in _kinds(item) if changed]
     full, short = (
         [f"{label}: {listed([_id(item, document) for document in changed], most)}" for label, changed in lists]
-        for most in (item.difference.n, _IDS)
+        for most in (n, _IDS)
     )
     yield Bullets(full, short)
     for kind, changed in _kinds(item):

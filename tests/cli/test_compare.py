@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -12,6 +13,7 @@ import pytest
 from rich.console import Console
 from run_factory import alter, make_run
 
+from dare_bench.analysis.comparison import RunComparison
 from dare_bench.analysis.comparison import compare as compare_runs
 from dare_bench.cli import main
 from dare_bench.cli.compare import compare
@@ -38,7 +40,7 @@ def test_prints_scores_difference_and_documents(tmp_path: Path, capsys: Out) -> 
     compare(_two(tmp_path), docs=1)
     output = capsys.readouterr()
     assert "+25.00 (" in output.out and "exact McNemar" in output.out and "better" in output.out and output.err == ""
-    assert "10 better in B: 1, 5, 9" in output.out and "Document 1, better: 0 in A, 1 in B" in output.out
+    assert "10 of 40 better in B: 1, 5, 9" in output.out and "Document 1, better: 0 in A, 1 in B" in output.out
     assert "Document 5" not in output.out
 
 
@@ -61,17 +63,33 @@ def test_a_narrow_terminal_has_one_line_a_task(tmp_path: Path, width: int) -> No
     assert shown == {80: [True] * 4, 60: [True, False, False, True], 45: [True, False, False, False]}[width], lines
 
 
-def test_the_verdict_is_in_full_with_the_number_of_documents(tmp_path: Path) -> None:
-    runs = [
-        Run(make_run(tmp_path, name, values={"t": HALF, "u": HALF}, documents="same")) for name in ("before", "after")
-    ]
+def in_80_columns(comparison: RunComparison) -> str:
     console = Console(width=80, file=io.StringIO(), force_terminal=False, markup=False, highlight=False)
-    show(list(elements(compare_runs(runs), 0)), console)
+    show(list(elements(comparison, 0)), console)
     assert isinstance(console.file, io.StringIO)
-    head, _, *rows = console.file.getvalue().partition("task ")[2].splitlines()[:4]
-    assert head.split()[0] == "n" and all(row.split()[1] == "40" for row in rows)
-    assert all(row.rstrip().endswith("no difference shown") for row in rows)
-    assert console.file.getvalue().count("detectable with 40 documents") == 1, "once for both tasks"
+    return console.file.getvalue()
+
+
+def test_the_verdict_is_in_full_and_the_number_of_documents_is_told(tmp_path: Path) -> None:
+    values = {"t": HALF, "u": HALF}
+    runs = [Run(make_run(tmp_path, name, values=values, documents="same")) for name in ("before", "after")]
+    text = in_80_columns(compare_runs(runs))
+    assert text.count("no difference shown\n") == 2
+    assert text.count("detectable with 40 documents") == 1, "once for both tasks"
+
+
+def test_the_line_of_a_task_says_how_many_documents_changed(tmp_path: Path) -> None:
+    right = [1.0] * 250
+    values = {"before": right, "after": [0.0] * 22 + right[22:]}
+    runs = [
+        Run(make_run(tmp_path, name, values={"dare_countdown3": own}, documents="same")) for name, own in values.items()
+    ]
+    text = in_80_columns(compare_runs(runs))
+    line = next(line for line in text.splitlines() if line.startswith("dare_countdown3 "))
+    assert re.fullmatch(
+        r"dare_countdown3  100\.0 -> 91\.2  -8\.8 \[-\d.*\]  \+0 -22   < 0\.0001  worse", line.rstrip()
+    ), line
+    assert "22 of 250 worse in B: 0, 1, 2" in text
 
 
 def test_a_run_that_stopped_by_its_score_has_a_note(tmp_path: Path, capsys: Out) -> None:

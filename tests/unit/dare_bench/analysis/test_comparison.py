@@ -268,7 +268,7 @@ def test_documents_are_shown_side_by_side(tmp_path: Path) -> None:
     a = _run(tmp_path, "a", {"s": [1.0, 0.0, 0.0, 1.0, 1.0]})
     b = _run(tmp_path, "b", {"s": [0.0, 1.0, 0.0, 0.0, 1.0]})
     text = _text([a, b])
-    assert "- 2 worse in B: 0, 3\n- 1 better in B: 1" in text
+    assert "- 2 of 5 worse in B: 0, 3\n- 1 of 5 better in B: 1" in text
     assert "### Document 0, worse: 1 in A, 0 in B" in text and "### Document 1, better: 0 in A, 1 in B" in text
     assert "Document 3" not in text and "Document 3" in _text([a, b], 2) and "###" not in _text([a, b], 0)
     target = next(a.samples("s"))["target"]

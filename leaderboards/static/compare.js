@@ -171,10 +171,11 @@
     const list = make("div", {}), more = make("button", { type: "button", className: "more-documents" });
     let listed = 0;
     const extend = () => {
-      list.append(...changed.slice(listed, listed + step).map((doc) => flip(doc, item)));
+      const all = changed.length - listed <= step + 5;  // no button for a few
+      list.append(...changed.slice(listed, all ? undefined : listed + step).map((doc) => flip(doc, item)));
       listed += step;
-      more.hidden = listed >= changed.length;
-      more.textContent = `Show ${Math.min(step, changed.length - listed)} more of ${changed.length - listed}`;
+      more.hidden = all;
+      more.textContent = `Show ${step} more of ${changed.length - listed}`;
     };
     more.addEventListener("click", extend);
     extend();

@@ -209,6 +209,15 @@ def test_no_two_names_of_the_forest_are_equal(look: Look, tmp_path: Path) -> Non
     assert len(names) == len(set(names)) == 6 and max(map(len, names)) <= 38
 
 
+def test_twenty_seven_changed_documents_are_all_listed(look: Look, tmp_path: Path) -> None:
+    for name, values in (("a", [1.0] * 40), ("b", [0.0] * 27 + [1.0] * 13)):
+        make_run(tmp_path / "runs", name, values={"one": values}, model=name, content=name, documents="same")
+    build(tmp_path / "runs", tmp_path / "site")
+    page = look(tmp_path / "site/compare.html", query="?a=a&b=b")
+    page.wait_for_selector("table.compared")
+    assert page.locator("details.flip").count() == 27 and not page.locator(".more-documents").is_visible()
+
+
 def test_nothing_moves_while_it_loads(look: Look, built: tuple[Path, Path]) -> None:
     page = look(built[1] / "compare.html", query="?a=r9&b=r1", fresh=True)
     page.wait_for_selector("table.compared")

@@ -114,7 +114,7 @@
     return cells.map((cell) => {
       const section = cell.closest("section"), p = cell.querySelector(".fine:last-child").textContent;
       const pairs = section.querySelector("[data-pairs]").textContent, verdict = cell.matches(".none") ? "no difference shown" : "a significant difference";
-      return p === "unpaired" || pairs === "1 pair" ? "" : ` Adjusted over the ${pairs} of “${section.querySelector("h2").textContent}”: ${p}, ${verdict}.`;
+      return pairs === "1 pair" ? "" : ` Adjusted over the ${pairs} of “${section.querySelector("h2").textContent}”: ${p}, ${verdict}.`;
     }).join("");
   }
 

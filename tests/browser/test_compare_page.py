@@ -141,9 +141,7 @@ def test_without_samples_intervals_are_compared(look: Look, built: tuple[Path, P
     build([root / "r2", root / "r8"], tmp_path / "site", samples=False)
     page = look(tmp_path / "site/compare.html", query="?a=r2&b=r8")
     assert page.get_by_text("Unpaired: a row has no sample lines").is_visible()
-    row = page.get_by_role("row", name="many").inner_text()
-    cell = look(tmp_path / "site/compare.html").locator("table.matrix").inner_text()
-    assert "unpaired" in row and "unpaired" in cell
+    assert "unpaired" in page.get_by_role("row", name="many").inner_text()
     (items,) = page.evaluate(ITEMS, [["r2", "r8"]])
     difference = json.loads((tmp_path / "site/data/board.json").read_text())["rows"]
     assert len(difference) == 2 and items[0]["p"] < 1e-6 and items[0]["lo"] > 0

@@ -191,7 +191,8 @@ def test_without_sample_lines_intervals_are_compared_and_that_is_said_once(tmp_p
             file.unlink()
     build(root, tmp_path / "site", samples=built_with)
     page = Page(tmp_path / "site/compare.html")
-    assert cells(page.path)[1][0] == "−30.0 −38.5 to −20.8 unpaired"  # Newcombe's method 10
+    assert cells(page.path)[1][0] == "−30.0 −38.5 to −20.8 p &lt; 0.0001"  # Newcombe's method 10
+    assert page.words.count("unpaired") == 2, "in the sentence about all pairs, and beside the one training"
     assert page.words.count("Sample lines are absent") == 1 and page.words.count("Not comparable") == 1
     assert "the task's prompts, filters or scorer changed" in page.words
     assert data_of(tmp_path / "site/data/verdicts/made.js")["scores"][0]["strata"] == []
@@ -273,6 +274,18 @@ def test_the_command_writes_the_page(built: tuple[Path, Path], tmp_path: Path) -
     done = CliRunner().invoke(app, words)
     assert done.exit_code == 0, done.output
     assert "poor against best" in Page(tmp_path / "c.html").text
+
+
+def test_pairs_without_sample_lines_are_marked_among_others(tmp_path: Path) -> None:
+    for name in ("one", "two", "bare"):
+        ask(tmp_path / "runs", name, 0.5)
+    for file in (tmp_path / "runs" / "bare").glob("samples_*"):
+        file.unlink()
+    build(tmp_path / "runs", tmp_path / "site")
+    page = Page(tmp_path / "site/compare.html")
+    assert "Sample lines are absent, so 2 of these 3 pairs are compared by their intervals" in page.words
+    marked = [["unpaired" in cell for cell in row] for row in cells(page.path)]
+    assert sorted(map(sum, marked)) == [1, 1, 2]
 
 
 def test_a_forest_turns_nothing_round() -> None:

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from browsing import COLORS, Look, faults, faults_in_all_views, fits, settle
+from browsing import COLORS, Look, breaches, faults, faults_in_all_views, fits, settle
 from run_factory import make_run
 
 from dare_bench.leaderboards.builder import build
@@ -168,6 +168,16 @@ def test_a_task_of_one_page_is_filtered_in_place(look: Look, tmp_path: Path) -> 
     assert page.locator(".sample:visible > summary .doc").all_inner_texts() == ["9"]
     page.get_by_role("button", name="All 10", exact=True).click()
     assert page.locator(".sample:visible").count() == 10
+
+
+@pytest.mark.parametrize("phone", [True, False], ids=["phone", "desk"])
+def test_a_long_table_of_documents_scrolls_below_its_headings(look: Look, folder: Path, phone: bool) -> None:
+    page = look(folder / "index.html", phone=phone)
+    assert page.locator("#all tbody tr").count() == 60 and breaches(page, 2400) == []
+    box = page.get_by_role("region", name="All documents of dare_sudoku")
+    box.evaluate("box => box.scrollTo(0, 1000)")
+    top, head = box.bounding_box(), box.locator("thead th").first.bounding_box()
+    assert top and head and abs(head["y"] - top["y"]) < 2
 
 
 def test_a_document_is_found_by_its_number(look: Look, folder: Path) -> None:

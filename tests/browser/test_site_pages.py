@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from browsing import DESKTOP, PHONE, Look, Tabs, faults, faults_in_all_views, fits
+from browsing import DESKTOP, PHONE, Look, Tabs, breaches, faults, faults_in_all_views, fits
 from lineages import WEIGHTED, completion, make_family, make_reinforced, record
 from run_factory import alter, make_run
 
@@ -302,3 +302,13 @@ def test_words_above_the_heat_map_are_whole(look: Look, tmp_path: Path) -> None:
     heads = page.locator("table.heat thead th")
     assert heads.all_text_contents() == ["Checkpoint", *tasks] and heads.evaluate_all(BROKEN_WORDS) == []
     assert fits(page)
+
+
+def test_pages_of_a_run_of_many_tasks_are_not_tall(look: Look, tmp_path: Path) -> None:
+    tasks = {f"mmlu_a_subject_with_number_{at}": 0.5 for at in range(57)}
+    make_run(tmp_path / "runs", "suite", tasks=tasks, n_docs=2)
+    build(tmp_path / "runs", tmp_path / "site", samples=False)
+    page = look(tmp_path / "site/runs/suite/index.html", phone=True)
+    for place in ("runs/suite/index.html", "checkpoints/abababababab.html"):
+        page.goto((tmp_path / "site" / place).as_uri())
+        assert breaches(page) == [], place

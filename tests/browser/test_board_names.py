@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from pathlib import Path
 
 import pytest
@@ -57,6 +58,19 @@ def test_no_two_rows_read_the_same(look: Look, tmp_path: Path, phone: bool) -> N
         assert page.locator(".board a > .cut").first.inner_text() == ""
         page.get_by_role("checkbox", name="Detailed").check()
         assert page.locator(".board th > div > a").first.inner_text() in names, "here it is whole"
+
+
+def test_settings_behind_folded_seeds_can_be_read_beside_many_tasks(look: Look, tmp_path: Path) -> None:
+    tasks = {f"a_task_{at}": 0.5 for at in range(9)}
+    for seed, temperature in itertools.product(range(3), (0.0, 0.5, 1.0)):
+        decoding = {"temperature": temperature, "seed": seed}
+        name, known = f"s{seed}-t{temperature}", {"model": "LLaDA-8B-Instruct", "documents": "same"}
+        make_run(tmp_path / "runs", name, tasks=tasks, decoding=decoding, **known)  # type: ignore[arg-type]
+    build(tmp_path / "runs", tmp_path / "site", samples=False)
+    page = look(tmp_path / "site/table.html")
+    page.set_viewport_size({"width": 1440, "height": 900})
+    seen = page.evaluate(VISIBLE_NAMES)
+    assert len(seen) == 3 and all(f"temperature {value}" in "".join(seen) for value in ("0.0", "0.5", "1.0")), seen
 
 
 def test_a_seed_is_found_in_the_row_of_its_recipe(look: Look, tmp_path: Path) -> None:

@@ -376,7 +376,7 @@ def test_a_damaged_release_is_reported_and_left_out(runs: Path, tmp_path: Path) 
     (out / "data/releases/v1.json").write_text('{"name": "v1"}')
     problems: list[str] = []
     build(runs, out, samples=False, on_problem=problems.append)
-    assert len(problems) == 1 and problems[0].endswith("v1.json is no release")
+    assert len(problems) == 1 and problems[0].endswith("v1.json is not a release")
     assert "releases/" not in table(out / "table.html")
 
 

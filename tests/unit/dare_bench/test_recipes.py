@@ -269,7 +269,7 @@ def test_fields_are_exactly_the_recipe():
 
 def test_a_score_without_a_task_cannot_be_run():
     (recipe,) = recipes.find("llada-8b-base/humaneval-fim")
-    with pytest.raises(UsageError, match="recipe llada-8b-base/humaneval-fim cannot be run: .* in neither harness"):
+    with pytest.raises(UsageError, match=r"recipe llada-8b-base/humaneval-fim cannot be run: .* in neither harness"):
         recipe.fields()
     assert recipe.block()["score"] == {}
 

@@ -172,14 +172,12 @@ def written(name: str, fields: Mapping[str, Iterable[str]], more: tuple[str, ...
 
 
 def strategies() -> str:
-    """The fields with their defaults, and the source, of each decoding strategy."""
-    lines = ["STRATEGIES: Mapping[str, tuple[Mapping[str, Any], str]] = {"]
+    """What is known of each decoding strategy."""
+    lines = ["STRATEGIES: Mapping[str, Mapping[str, Any]] = {"]
     for entry in registry().entries("strategy"):
         if entry.plugin is None:
-            kind = entry.load()
-            fields = kind.settings()
-            lines.append(f'    "{entry.name}": ({fields!r}, {kind.source!r}),')
-    return "\n".join([*lines, "}", '"""The fields with their defaults, and the source, of each strategy."""', ""])
+            lines.append(f'    "{entry.name}": {entry.load().facts()!r},')
+    return "\n".join([*lines, "}", '"""What is known of each strategy."""', ""])
 
 
 def loaded(kind: Kind) -> list[Any]:

@@ -314,18 +314,31 @@ def rewards(json: _Json = False) -> None:
 
 @app.command()
 def strategies(json: _Json = False) -> None:
-    """List decoding strategies with their fields and sources."""
+    """List decoding strategies: rule, exactness, benchmarks with published settings, source, and fields."""
     facts = dict(STRATEGIES)
     for entry, kind in registry().plugged_in("strategy"):
-        facts[entry.name] = kind.settings(), kind.source
+        facts[entry.name] = kind.facts()
     rows: list[dict[str, Any]] = [
-        {"name": entry.name, "fields": facts[entry.name][0], "source": facts[entry.name][1], "origin": entry.origin}
+        {"name": entry.name, **facts[entry.name], "origin": entry.origin}
         for entry in registry().entries("strategy")
         if entry.name in facts
     ]
     if json:
         echo_json(rows)
         return
-    echo('use one with --gen-kwargs strategy=NAME, with fields as \'{"strategy": {"name": NAME, FIELD: VALUE}}\'')
+    echo("use one with --strategy NAME, which takes the published settings of family and")
+    echo("benchmark if there are any, or with --strategy '{\"name\": NAME, FIELD: VALUE}'")
+    echo('"as X": the tokens of its published sampler; "approximate": others')
     echo("documentation: model_adapters/sampling/README.md")
-    echo_columns([[row["name"], ", ".join(row["fields"]), row["source"]] for row in rows])
+    echo_columns([_strategy_row(row) for row in rows])
+
+
+def _strategy_row(row: dict[str, Any]) -> list[str]:
+    return [
+        row["name"],
+        f"as {row['exact']}" if row["exact"] else "approximate",
+        row["rule"],
+        "; ".join(f"{family}: {', '.join(names)}" for family, names in row["published"].items()),
+        row["source"],
+        ", ".join(row["fields"]),
+    ]

@@ -29,6 +29,8 @@ class LinearQuota(Quota):
 
     name = "linear_quota"
     source = "A2D, ZHZisZZ/dllm core/samplers/mdlm.py and bd3lm.py"
+    rule = "a rounded share of the masks left"
+    exact = "dLLM"
 
     def schedule(self, masks: int, before: int, length: int, first: int = 0) -> list[int]:
         return linear_schedule(masks, max(first + 1, self.planned(length)), first)

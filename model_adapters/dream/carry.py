@@ -18,6 +18,8 @@ class Carry(Threshold):
 
     name = "carry"
     source = "Fast-dLLM, arXiv 2505.22618, Dream generation_utils.py, confidence_threshold"
+    rule = "all above a confidence; a quota is carried on"
+    exact = ""
 
     steps: int = Field(ge=1)
 

@@ -22,6 +22,8 @@ class Edit(Strategy):
 
     name = "edit"
     source = "LLaDA2.1 generate"
+    rule = "all above a confidence; tokens may change"
+    exact = "LLaDA2.1"
     edits = True
     static: ClassVar[bool] = True
 

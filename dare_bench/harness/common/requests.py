@@ -117,7 +117,7 @@ class RequestBuilder:
         cache_key = json.dumps([task, kwargs], sort_keys=True, default=str)
         if cache_key not in self._merged:
             of_task = {k: v for k, v in plain(kwargs).items() if k in self.user or self._has(task, k, v)}
-            fields = {"gen_length": DEFAULT_GEN_LENGTH, **of_task, **self.user}
+            fields = {"gen_length": DEFAULT_GEN_LENGTH, **of_task, **self.user, **self._published(task)}
             try:
                 resolved = self._model.resolve(fields)
             except DecodingError as error:
@@ -127,6 +127,31 @@ class RequestBuilder:
             self._merged[cache_key] = fields
         return self._merged[cache_key]
 
+    def _published(self, task: str) -> dict[str, Any]:
+        """What a paper sets in ``task`` for the user's strategy, if it has a name alone, or with the fields that must
+        be given; what the user sets of the answer's length, blocks and steps replaces all of these. A note says so."""
+        strategy = self.user.get("strategy")
+        given = dict(strategy) if isinstance(strategy, Mapping) else {"name": strategy}
+        if not isinstance(name := given.get("name"), str):
+            return {}
+        kind = registry().get("strategy", name).load()
+        if any(field != "name" and kind.settings().get(field) is not None for field in given):
+            return {}
+        published = kind.published_for(self._model.spec.family, task)
+        if published is None:
+            if kind.published:
+                self._note(f"task {task!r}: {name} has no published settings for it; the defaults of its code are used")
+            return {}
+        own = {field: self.user[field] for field in published.answer if self.user.get(field) is not None}
+        answer = {} if own else dict(published.answer)
+        values = ", ".join(f"{field}={value}" for field, value in (answer | published.fields).items())
+        missing = f"; {published.missing}" * bool(published.missing)
+        self._note(f"task {task!r}: published settings of {name}: {values or 'the defaults of its code'}{missing}")
+        return {**answer, "strategy": {**given, **published.fields}}
+
+    def _note(self, text: str) -> None:
+        self.notes += [text] if text not in self.notes else []
+
     def _has(self, task: str, name: str, value: Any) -> bool:
         """Does the family have this field? If not, it is left out, with a note unless it has no effect anyway."""
         if name in self._known:
@@ -135,8 +160,7 @@ class RequestBuilder:
             self._model.resolve({name: value})
         except DecodingError:
             if value not in _DISABLED.get(name, ()):
-                note = f"task {task!r} sets {name}={value!r}, which this model's family does not have: ignored"
-                self.notes += [note] if note not in self.notes else []
+                self._note(f"task {task!r} sets {name}={value!r}, which this model's family does not have: ignored")
             return False
         return True
 

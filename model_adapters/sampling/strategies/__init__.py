@@ -9,6 +9,7 @@ Shape letters: N open positions, R rows.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar, Literal, NamedTuple
 
@@ -35,6 +36,30 @@ class Carried(NamedTuple):
     size: tuple[int, ...] = ()
 
 
+BENCHMARKS = {
+    "GSM8K": r"gsm8k([-_].*)?",
+    "MATH": r"(minerva_math|hendrycks_math)([-_].*)?|math([-_]?500)?",
+    "HumanEval": r"(openai_)?humaneval(_instruct|_plus)?",
+    "MBPP": r"(sanitized_)?mbpp(_instruct|_plus)?",
+    "GPQA": r"gpqa([-_].*)?",
+    "ARC": r"arc[-_](c|e|challenge|easy)([-_].*)?",
+}
+"""The names that lm-eval and OpenCompass give the tasks of a benchmark."""
+
+
+class Published(NamedTuple):
+    """The settings of a paper, or of its code, for some benchmarks and families."""
+
+    families: Sequence[str]
+    benchmarks: Sequence[str]
+    fields: Mapping[str, Any]
+    """Of the strategy."""
+    answer: Mapping[str, Any]
+    """Of the answer: ``gen_length``, ``block_length``, ``steps``."""
+    missing: str = ""
+    """What cannot be set, as a sentence."""
+
+
 class Strategy(BaseModel):
     """A way of unmasking; its fields are its settings, and its docstring states its exactness.
 
@@ -47,6 +72,12 @@ class Strategy(BaseModel):
     name: ClassVar[str]
     source: ClassVar[str]
     """Where the strategy is published."""
+    rule: ClassVar[str] = ""
+    """What it writes, in a few words."""
+    exact: ClassVar[str] = ""
+    """The published samplers whose tokens these are; none: approximate."""
+    published: ClassVar[Sequence[Published]] = ()
+    """What ``--strategy NAME`` alone means in a task."""
     ends: ClassVar[Ends] = "full"
     """When a block ends: as soon as it has no mask left | also after the planned forwards | with its schedule alone."""
     edits: ClassVar[bool] = False
@@ -77,6 +108,25 @@ class Strategy(BaseModel):
         """Its fields with their defaults as JSON; None where a value must be given."""
         fields = cls.model_fields.items()
         return {name: None if field.is_required() else to_jsonable_python(field.default) for name, field in fields}
+
+    @classmethod
+    def facts(cls) -> dict[str, Any]:
+        """What ``dare-bench ls strategies`` says of it, as JSON."""
+        published: dict[str, list[str]] = {}
+        for part in cls.published:
+            for family in part.families:
+                published.setdefault(family, []).extend(part.benchmarks)
+        about = {"rule": cls.rule, "exact": cls.exact, "source": cls.source}
+        return {**about, "fields": cls.settings(), "published": published}
+
+    @classmethod
+    def published_for(cls, family: str, task: str) -> Published | None:
+        """Its published settings for a task of a harness, by the names of the task's benchmark."""
+        for part in cls.published:
+            names = (BENCHMARKS[name] for name in part.benchmarks)
+            if family in part.families and any(re.fullmatch(name, task, re.IGNORECASE) for name in names):
+                return part
+        return None
 
     @property
     def score(self) -> PositionScore:

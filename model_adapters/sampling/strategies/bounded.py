@@ -19,6 +19,7 @@ class Threshold(RankedStrategy):
 
     name = "threshold"
     source = "Fast-dLLM, arXiv 2505.22618, get_transfer_index"
+    rule = "all above a confidence"
 
     threshold: float = Field(ge=0, le=1)
 
@@ -37,6 +38,7 @@ class Factor(RankedStrategy):
 
     name = "factor"
     source = "Fast-dLLM, arXiv 2505.22618, get_transfer_index_dynamic"
+    rule = "confident ones, fewer for more"
 
     factor: float = Field(gt=0)
 
@@ -57,6 +59,8 @@ class EntropyBound(Strategy):
 
     name = "entropy_bound"
     source = "EB-Sampler, arXiv 2505.24857, as in SDAR's entropy_bounded and SGLang's EBSampling"
+    rule = "low entropies up to a sum"
+    exact = "SDAR"
 
     bound: float = Field(ge=0)
 
@@ -73,6 +77,8 @@ class EbSampler(Strategy):
 
     name = "eb_sampler"
     source = "EB-Sampler, arXiv 2505.24857, as in NEUIR/PC-Sampler src/generate.py generate_with_eb_sampler"
+    rule = "low entropies up to a sum, in the whole answer"
+    exact = ""
     whole = True
 
     gamma: float = Field(default=0.1, ge=0)
@@ -91,6 +97,8 @@ class Dynamic(Strategy):
 
     name = "dynamic"
     source = "SDAR, JetAstra/SDAR generate.py, low_confidence_dynamic; LLaDA2 generate"
+    rule = "all above a confidence, at least a share"
+    exact = "SDAR, LLaDA2"
     ends = "planned"
 
     threshold: float = Field(ge=0, le=1)

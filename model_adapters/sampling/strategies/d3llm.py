@@ -14,7 +14,7 @@ from torch import Tensor
 from dare_bench.model_adapters.sampling.ranking import rank
 from dare_bench.model_adapters.sampling.records import Decision, Offer, Positions
 from dare_bench.model_adapters.sampling.scores import NegativeEntropy, PositionScore
-from dare_bench.model_adapters.sampling.strategies import Carried
+from dare_bench.model_adapters.sampling.strategies import Carried, Published
 from dare_bench.model_adapters.sampling.strategies.whole import WholeAnswer
 
 OPENED = "d3llm_opened"
@@ -31,8 +31,27 @@ class D3llm(WholeAnswer):
 
     name = "d3llm"
     source = "d3LLM, arXiv 2601.07568, hao-ai-lab/d3LLM d3llm_llada_generate_util.py generate_multi_block"
+    rule = "low entropies in several open blocks"
     edits = True
     float64 = True
+    published = tuple(
+        Published(
+            ("llada",),
+            benchmarks,
+            {
+                "threshold": threshold,
+                "block_add_threshold": add,
+                "decoded_token_threshold": decoded,
+                "early_stop": True,
+            },
+            {"gen_length": 256, "block_length": 32},
+        )
+        for benchmarks, threshold, add, decoded in (
+            (("GSM8K", "MATH"), 0.5, 0.1, 0.95),
+            (("HumanEval",), 0.5, 1.0, 1.0),
+            (("MBPP",), 0.4, 0.1, 0.95),
+        )
+    )
 
     threshold: float = Field(default=0.5, ge=0)
     block_add_threshold: float = Field(default=0.5, ge=0, le=1)

@@ -14,7 +14,7 @@ from torch import Tensor
 
 from dare_bench.model_adapters.sampling.ranking import rank
 from dare_bench.model_adapters.sampling.records import Decision, Offer, Positions
-from dare_bench.model_adapters.sampling.strategies import Carried
+from dare_bench.model_adapters.sampling.strategies import Carried, Published
 from dare_bench.model_adapters.sampling.strategies.whole import WholeAnswer
 
 INSERTED = "daedal_inserted"
@@ -34,9 +34,19 @@ class Daedal(WholeAnswer):
 
     name = "daedal"
     source = "DAEDAL, arXiv 2508.00819, Li-Jinsong/DAEDAL models/LLaDA_DAEDAL.py generate"
+    rule = "confident ones, on a canvas that grows"
     edits = True
     grows = True
     alternatives = 2
+    published = (
+        Published(
+            ("llada",),
+            ("GSM8K", "MATH", "HumanEval", "MBPP"),
+            {},
+            {"gen_length": 2048, "block_length": 32},
+            "the published prompts end with '<reasoning> ' after the chat template",
+        ),
+    )
 
     initial_gen_length: int = Field(default=64, ge=1)
     high_conf_threshold: float = Field(default=0.9, ge=0, le=1)

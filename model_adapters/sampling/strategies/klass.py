@@ -15,11 +15,18 @@ from torch import Tensor
 from dare_bench.model_adapters.sampling.ranking import rank
 from dare_bench.model_adapters.sampling.records import Decision, Offer
 from dare_bench.model_adapters.sampling.scores import PositionScore, WithDistribution
-from dare_bench.model_adapters.sampling.strategies import Carried
+from dare_bench.model_adapters.sampling.strategies import Carried, Published
 from dare_bench.model_adapters.sampling.strategies.whole import WholeAnswer
 
 SMALL = 1e-12
 BEFORE, FORWARDS = "klass_distribution", "klass_forwards"
+
+
+def _published(family: str, benchmark: str, confidence: float, divergence: float) -> Published:
+    """The paper's settings of a benchmark."""
+    answer = {"gen_length": 256, "steps": 256} | ({"block_length": 64} if family == "llada" else {})
+    fields = {"conf_threshold": confidence, "kl_threshold": divergence}
+    return Published((family,), (benchmark,), fields, answer)
 
 
 class Klass(WholeAnswer):
@@ -34,8 +41,19 @@ class Klass(WholeAnswer):
 
     name = "klass"
     source = "KLASS, arXiv 2511.05664, shkim0116/KLASS llada_klass.py and dream_klass.py"
+    rule = "confident ones whose distribution is stable"
     float64 = True
     keeps = frozenset({"steps"})
+    published = (
+        _published("llada", "GSM8K", 0.6, 0.015),
+        _published("llada", "MATH", 0.6, 0.01),
+        _published("llada", "HumanEval", 0.9, 0.01),
+        _published("llada", "MBPP", 0.7, 0.01),
+        _published("dream", "GSM8K", 0.9, 0.001),
+        _published("dream", "MATH", 0.9, 0.005),
+        _published("dream", "HumanEval", 0.8, 0.001),
+        _published("dream", "MBPP", 0.9, 0.001),
+    )
 
     conf_threshold: float = Field(default=0.9, ge=0, le=1)
     kl_threshold: float = Field(default=0.01, ge=0)

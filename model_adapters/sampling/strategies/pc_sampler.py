@@ -16,6 +16,7 @@ from torch import Tensor
 from dare_bench.model_adapters.sampling.draws import Draws
 from dare_bench.model_adapters.sampling.records import Offer
 from dare_bench.model_adapters.sampling.scores import PositionScore
+from dare_bench.model_adapters.sampling.strategies import Published
 from dare_bench.model_adapters.sampling.strategies.quota import Quota
 
 SMALL = 1e-9
@@ -78,7 +79,18 @@ class PcSampler(Quota):
 
     name = "pc_sampler"
     source = "PC-Sampler, arXiv 2508.13021, NEUIR/PC-Sampler src/generate.py generate_with_pc_sampler"
+    rule = "a quota; early places and rare tokens first"
+    exact = ""
     keeps = frozenset({"steps"})
+    published = tuple(
+        Published(
+            ("llada",),
+            benchmarks,
+            {"alpha": 10.0, "lambd": 0.25},
+            {"gen_length": length, "block_length": length, "steps": length},
+        )
+        for length, *benchmarks in ((256, "GSM8K", "HumanEval", "GPQA"), (1024, "MATH"), (128, "MBPP"))
+    )
     static: ClassVar[bool] = False
     """The table of counts is made on the device at first use."""
 

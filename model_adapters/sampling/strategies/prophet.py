@@ -15,6 +15,7 @@ from torch import Tensor
 from dare_bench.errors import DecodingError
 from dare_bench.model_adapters.sampling.ranking import rank
 from dare_bench.model_adapters.sampling.records import Decision, Offer, Positions
+from dare_bench.model_adapters.sampling.strategies import Published
 from dare_bench.model_adapters.sampling.strategies.whole import WholeAnswer
 
 
@@ -45,10 +46,21 @@ class Prophet(WholeAnswer):
 
     name = "prophet"
     source = "Prophet, arXiv 2508.19982, pixeli99/Prophet generate_earlyexit.py"
+    rule = "a quota; all at once when the answer is clear"
     edits = True
     float64 = True
     alternatives = 2
     keeps = frozenset({"steps"})
+    published = (
+        Published(
+            ("llada",),
+            ("GSM8K",),
+            {},
+            {"gen_length": 256, "block_length": 32, "steps": 256},
+            "its constraints, 'The answer is' from position 200 on, are token ids of the tokenizer: give them as "
+            "constraints; without them, the published harness does not commit early",
+        ),
+    )
 
     early_exit_thresholds: Thresholds = Thresholds()
     constraints: tuple[tuple[int, int], ...] = ()

@@ -29,6 +29,8 @@ class Quota(RankedStrategy):
 
     name = "quota"
     source = "LLaDA, ML-GSAI/LLaDA generate.py"
+    rule = "the most confident, so many a step"
+    exact = "LLaDA"
     ends: ClassVar[Ends] = "schedule"
 
     def schedule(self, masks: int, before: int, length: int, first: int = 0) -> list[int]:
@@ -47,6 +49,8 @@ class BlockQuota(Quota):
 
     name = "block_quota"
     source = "SDAR, JetAstra/SDAR generate.py, low_confidence_static"
+    rule = "the most confident, so many a step until full"
+    exact = "SDAR"
     ends = "planned"
 
     def schedule(self, masks: int, before: int, length: int, first: int = 0) -> list[int]:
@@ -59,6 +63,8 @@ class Sequential(BlockQuota):
 
     name = "sequential"
     source = "SDAR, JetAstra/SDAR generate.py, sequential"
+    rule = "the first ones from left to right"
+    exact = "SDAR"
 
     @property
     def score(self) -> PositionScore:
@@ -76,6 +82,8 @@ class Ascending(Quota):
 
     name = "ascending"
     source = "ASS, arXiv 2509.23924"
+    rule = "the most confident, twice as many each step"
+    exact = ""
 
     def planned(self, length: int) -> int:
         return length.bit_length() if self.steps is None else self.steps

@@ -21,6 +21,8 @@ class Rcr(Quota):
 
     name = "rcr"
     source = "RCR, MDPO, arXiv 2508.13148, autonomousvision/mdpo"
+    rule = "a quota; unsure tokens are masked again"
+    exact = ""
     edits = True
     remasks = True
     static: ClassVar[bool] = True
@@ -43,6 +45,8 @@ class P2(Strategy):
 
     name = "p2"
     source = "P2, arXiv 2502.03540, as in pengzhangzhi/Open-dLLM generation_utils.py"
+    rule = "a path: unsure tokens are masked again"
+    exact = "Open-dCoder"
     edits = True
     ends = "planned"
     remasks = True

@@ -34,6 +34,8 @@ class TimeQuota(Quota):
 
     name = "time_quota"
     source = "Dream, DreamLM/Dream generation_utils.py"
+    rule = "a share by a grid of times"
+    exact = "Dream"
 
     order_temperature: float = Field(default=0.0, ge=0)
     """Above 0, positions are drawn from softmax(score / this)."""
@@ -63,6 +65,8 @@ class Bernoulli(Strategy):
 
     name = "bernoulli"
     source = "Dream, DreamLM/Dream generation_utils.py, origin"
+    rule = "random ones by a grid of times"
+    exact = "Dream"
     ends = "planned"
     static: ClassVar[bool] = True
 

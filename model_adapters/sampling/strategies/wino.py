@@ -13,7 +13,7 @@ from torch import Tensor
 
 from dare_bench.model_adapters.sampling.ranking import rank
 from dare_bench.model_adapters.sampling.records import Decision, Offer, Positions
-from dare_bench.model_adapters.sampling.strategies import Carried, Strategy
+from dare_bench.model_adapters.sampling.strategies import Carried, Published, Strategy
 
 WRITTEN = "wino_written"
 """The forward of the block that wrote a token, counted from 1; 0 for masks and given tokens."""
@@ -32,10 +32,15 @@ class Wino(Strategy):
 
     name = "wino"
     source = "WINO, arXiv 2507.18578, Feng-Hong/WINO-DLLM LLaDA/decoding.py decoding_wino"
+    rule = "many drafted, doubtful ones masked again"
     edits = True
     remasks = True
     shadows = True
     float64 = True
+    published = tuple(
+        Published(("llada",), benchmarks, {"threshold": threshold}, {"gen_length": 256, "block_length": 128})
+        for threshold, *benchmarks in ((0.6, "GSM8K"), (0.7, "MATH", "HumanEval"), (0.8, "MBPP"), (0.5, "ARC"))
+    )
 
     threshold: float = Field(default=0.6, ge=0, le=1)
     threshold_back: float = Field(default=0.9, ge=0, le=1)

@@ -91,6 +91,7 @@ class Eoser(WrappedStrategy):
 
     name: ClassVar[str] = "eoser"
     source: ClassVar[str] = "EOSER, arXiv 2509.23924"
+    rule: ClassVar[str] = "another strategy, with EOS held back early"
 
     inner: Strategy = Field(default="quota", validate_default=True)
     """By name or as ``{"name": NAME, field: value}``; it ranks by confidence or margin."""

@@ -12,7 +12,7 @@ from typing import Any
 from dare_bench import fingerprint, program
 from dare_bench.config import RunSpec
 from dare_bench.engine import identity as ident
-from dare_bench.engine import result_files
+from dare_bench.engine import known_failures, result_files
 from dare_bench.engine.codec import piece_of
 from dare_bench.engine.environment import command, program_parts, programs_of
 from dare_bench.engine.journal import Journal
@@ -114,7 +114,9 @@ class Session:
                     else:
                         harness = stopping.run(source, queue.answer, journal)
                         requests, scope = source.requests(), stopping.scope
-                piece = piece_of(self.model.tokenizer)
+                chat, tokenizer = bool(spec.apply_chat_template), self.model.tokenizer
+                harness.notes.extend(known_failures.after(self.model.spec, tokenizer, chat, prepared, journal, harness))
+                piece = piece_of(tokenizer)
                 block = result_files.write(
                     folder, result_files.RunRecord(spec, about, requests, journal, harness, piece)
                 )
@@ -160,7 +162,7 @@ class Session:
     def _warn_about_settings(
         self, requests: Sequence[Request], decoding: Mapping[str, Mapping[str, Any]], likelihood: Mapping[str, Any]
     ) -> None:
-        """Log settings without effect, and tasks on canvases that the checkpoint's training has not seen."""
+        """Log settings without effect or known to fail, and canvases that the checkpoint's training has not seen."""
         for given, used, what in (
             (self.spec.decoding, decoding, "generates an answer"),
             (self.spec.likelihood, likelihood, "computes log-likelihoods"),
@@ -175,6 +177,8 @@ class Session:
         for request in requests:
             if request.resolved is not None and (remark := request.resolved.remark):
                 tasks.setdefault(remark, {})[request.task] = None
+        for warning, task in known_failures.before(self.model.spec, self.spec.decoding, decoding, likelihood):
+            tasks.setdefault(warning, {})[task] = None
         for warning, names in tasks.items():
             more = f" and {len(names) - 3} more" if len(names) > 3 else ""
             log.warning("%s%s: %s", ", ".join(list(names)[:3]), more, warning)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import re
+from functools import cache
 from inspect import signature
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -96,15 +97,22 @@ def _check_counts(file: Path, value: Any, name: str = "") -> None:
         raise CheckpointError(f"{file} has {name}={value}; it must be at most {MAX_COUNT:,}")
 
 
+@cache
+def _of_transformers() -> frozenset[str]:
+    """The names that transformers has, without importing torch."""
+    import transformers
+
+    return frozenset(dir(transformers))
+
+
 def unknown_to_transformers(config: dict[str, Any]) -> str | None:
     """What transformers lacks of a config.json, its model_type or its class, found without importing torch."""
-    import transformers
     from transformers.models.auto.auto_mappings import CONFIG_MAPPING_NAMES
 
     kind, name = config.get("model_type"), (config.get("architectures") or [None])[0]
     if not isinstance(kind, str) or (kind not in CONFIG_MAPPING_NAMES and kind != "gpt-sw3"):
         return f"transformers has no model_type {brief(kind)}"
-    return None if name in dir(transformers) else f"transformers has no class {brief(name)}"
+    return None if isinstance(name, str) and name in _of_transformers() else f"transformers has no class {brief(name)}"
 
 
 def diffusion_sign(path: Path, config: dict[str, Any]) -> str | None:

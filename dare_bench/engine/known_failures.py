@@ -8,7 +8,7 @@ from statistics import median
 from typing import Any
 
 from dare_bench.engine.journal import Journal
-from dare_bench.protocols import HarnessResult
+from dare_bench.protocols import HarnessResult, LoadedModel
 from dare_bench.runs.text import counted
 from dare_bench.types import ModelSpec, Request
 
@@ -55,7 +55,7 @@ def _bound(fields: Mapping[str, Any]) -> str:
 
 
 def after(
-    spec: ModelSpec, tokenizer: Any, chat: bool, requests: Iterable[Request], journal: Journal, result: HarnessResult
+    model: LoadedModel, chat: bool, requests: Iterable[Request], journal: Journal, result: HarnessResult
 ) -> Iterator[str]:
     """Of the answers of a run: a note for each task that its answers' length, or its worked examples, may have failed.
     ``chat``: do prompts have the chat template?"""
@@ -71,21 +71,21 @@ def after(
                 "end; with a longer --gen-length scores may be others"
             )
         length = median(request.resolved.gen_length if request.resolved else 0 for request in answered)
-        needed = _reference_length(tokenizer, result.samples.get(task, ())) if not _CODE.search(task) else 0
+        needed = _reference_length(model, result.samples.get(task, ())) if not _CODE.search(task) else 0
         if needed > length > 0:
             yield f"{task}: reference answers have {needed:g} tokens in the median, more than gen_length={length:g}"
         shots = result.results.get("n-shot", {}).get(task)
-        if chat and shots and spec.block_length is not None:
+        if chat and shots and model.spec.block_length is not None:
             yield (
                 f"{task}: {counted(shots, 'worked example')} in a chat with a block diffusion model; such models have "
                 "been reported to follow them badly (ZHZisZZ/dllm issue 88); --num-fewshot 0 has none"
             )
 
 
-def _reference_length(tokenizer: Any, samples: Iterable[Mapping[str, Any]]) -> float:
+def _reference_length(model: LoadedModel, samples: Iterable[Mapping[str, Any]]) -> float:
     """The median number of tokens of reference answers that are texts; 0 if there are none."""
     targets = {str(sample["doc_id"]): sample.get("target") for sample in samples}
     texts = [text for text in targets.values() if isinstance(text, str) and text]
-    if tokenizer is None or not texts:
+    if model.tokenizer is None or not texts:
         return 0
-    return median(len(ids) for ids in tokenizer(texts, add_special_tokens=False)["input_ids"])
+    return median(len(model.encode(text)) for text in texts)

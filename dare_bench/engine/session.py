@@ -114,9 +114,9 @@ class Session:
                     else:
                         harness = stopping.run(source, queue.answer, journal)
                         requests, scope = source.requests(), stopping.scope
-                chat, tokenizer = bool(spec.apply_chat_template), self.model.tokenizer
-                harness.notes.extend(known_failures.after(self.model.spec, tokenizer, chat, prepared, journal, harness))
-                piece = piece_of(tokenizer)
+                chat = bool(spec.apply_chat_template)
+                harness.notes.extend(known_failures.after(self.model, chat, prepared, journal, harness))
+                piece = piece_of(self.model.tokenizer)
                 block = result_files.write(
                     folder, result_files.RunRecord(spec, about, requests, journal, harness, piece)
                 )

@@ -66,7 +66,7 @@ def after(
     journal: Any = type("Answers", (dict,), {"sample": dict.__getitem__})(answers)
     samples = [{"doc_id": i, "target": target} for i, target in enumerate(targets)]
     result = HarnessResult({"n-shot": {"t": shots}}, {"t": samples}, {})
-    return [*known_failures.after(loaded.spec, loaded.tokenizer, chat, requests, journal, result)]
+    return [*known_failures.after(loaded, chat, requests, journal, result)]
 
 
 def test_answers_without_an_end() -> None:

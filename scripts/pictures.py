@@ -38,7 +38,7 @@ PICTURES = {
     "tutorial-paper.png": Picture("paper/site/checkpoints/*.html", 760, 900, "#passes-0"),
     "tutorial-rl.png": Picture("rl/site/lineage/index.html", 760, 900, "#steps-1"),
     "tutorial-ci.png": Picture("ci/changed.html", 1080, 460),
-    "tutorial-board.png": Picture("board/site/table.html", 1000, 320),
+    "tutorial-board.png": Picture("board/site/table.html", 1120, 380),
 }
 STEP = 12
 """The step at which the unmasking slider is set."""

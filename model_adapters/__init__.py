@@ -77,6 +77,7 @@ STRATEGIES: tuple[str, ...] = (
     "sampling.strategies.remasking:P2",
     "sampling.strategies.bounded:EbSampler",
     "sampling.strategies.klass:Klass",
+    "sampling.strategies.credit:CreditDecoding",
     "sampling.strategies.prophet:Prophet",
     "sampling.strategies.d3llm:D3llm",
     "sampling.strategies.pc_sampler:PcSampler",

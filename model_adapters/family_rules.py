@@ -205,8 +205,8 @@ class FamilyRules(ABC):
             DecodingError: an editing strategy in a wrapper that does not support it.
         """
         chosen = decoding.strategy
-        if around is not None and chosen is not None and (chosen.edits or chosen.whole):
-            does = "writes over tokens" if chosen.edits else "sees the whole answer"
+        if around is not None and chosen is not None and (chosen.edits or chosen.whole or chosen.has_state):
+            does = "writes over tokens" if chosen.edits else "sees the whole answer or remembers what it did"
             raise DecodingError(
                 f"strategy {chosen.name!r} {does}; {self.name} cannot do so with a cache, or where a block's first "
                 "token is predicted before the block"
@@ -215,6 +215,11 @@ class FamilyRules(ABC):
         cut = decoding.text_after_eos == "cut"
         ends = {"eos_ids": spec.eos_ids, **(stopping or {})}
         if chosen is not None:
+            if chosen.greedy and decoding.temperature:
+                raise DecodingError(
+                    f"strategy {chosen.name!r} is defined at temperature 0 alone, not with "
+                    f"temperature={decoding.temperature:g}; leave it out"
+                )
             strategy, pieces = _in_place_of(strategy, chosen, pieces)
         inner = strategy.for_model(ends["eos_ids"], block_length, decoding.gen_length)
         sampler = Sampler(

@@ -10,6 +10,7 @@ from typing import Any
 
 import golden
 import pytest
+import torch
 
 import dare_bench
 from dare_bench.errors import DareError
@@ -77,6 +78,17 @@ def test_rows_of_all_decoders_share_forwards(attention: str, rows: int) -> None:
         ("llada", {"strategy": "d3llm", "cache": "prefix"}, "'d3llm' sees the whole answer, .* with a cache here"),
         ("dream", {"strategy": "wino"}, "'wino' needs bidirectional attention without a shift"),
         ("llada", {"strategy": "prophet", "remasking": "random"}, "remasking='random' belongs to llada's own"),
+        (
+            "llada",
+            {"strategy": "credit_decoding", "temperature": 0.5},
+            "at temperature 0 alone, not with temperature=0.5",
+        ),
+        ("llada", {"strategy": "credit_decoding", "draft_steps": 1}, "remembers what it did, which cannot be drafted"),
+        (
+            "llada",
+            {"strategy": {"name": "eoser", "inner": "credit_decoding"}},
+            "does not rank masked positions by a probability",
+        ),
         ("llada", {"strategy": "klass", "draft_steps": 1}, "remembers what it did, which cannot be drafted"),
     ],
 )
@@ -84,3 +96,38 @@ def test_what_cannot_decode_so_is_refused_before_a_forward(family: str, fields: 
     model = golden.model(family)
     with pytest.raises(DareError, match=why):
         model.loaded.resolve(fields)
+
+
+def credited(family: str, prompt: list[int], length: int, block: int, threshold: float) -> tuple[list[int], int]:
+    """CreditDecoding's answer and forwards by its published rule (alpha 0.7, gamma 0.2, beta 0.8)."""
+    model, mask = golden.model(family), IDS[family]["mask_id"]
+    canvas, forwards = prompt + [mask] * length, 0
+    for begin in range(len(prompt), len(canvas), block):
+        credit_LV: Any = 0.0
+        while mask in canvas[begin : begin + block]:
+            logits_LV = model.logits(canvas)[begin : begin + block].float()
+            masked_L = torch.tensor([token == mask for token in canvas[begin : begin + block]])
+            best_L, token_L = logits_LV.softmax(-1).max(-1)
+            gained_LV = torch.nn.functional.one_hot(token_L, logits_LV.shape[1]) * (best_L**0.2 * masked_L)[:, None]
+            credit_LV, forwards = credit_LV * 0.8 + gained_LV, forwards + 1
+            best_L, token_L = (logits_LV + 0.7 * (credit_LV + 1).log()).softmax(-1).max(-1)
+            best_L = torch.where(masked_L & (token_L != mask), best_L, -1.0)
+            for at in (best_L >= min(threshold, best_L.max().item() - 1e-5)).nonzero()[:, 0].tolist():
+                canvas[begin + at] = int(token_L[at])
+    return canvas[len(prompt) :], forwards
+
+
+@pytest.mark.parametrize(
+    ("family", "block", "threshold"), [("llada", 8, 0.3), ("llada", 16, 0.1), ("dream", 16, 0.1), ("dream", 16, 0.9)]
+)
+def test_credit_decoding_is_its_published_rule(family: str, block: int, threshold: float) -> None:
+    prompts = [case.values[2]["prompt_ids"][0] for case in cases() if case.values[0] == family][:3]
+    fields = {"gen_length": 16, "strategy": {"name": "credit_decoding", "threshold": threshold}}
+    fields |= {} if family == "dream" else {"block_length": block}
+    answers = golden.model(family).loaded.generate(
+        [Request(str(i), "generate", prompt, decoding=fields) for i, prompt in enumerate(prompts)], max_rows=3
+    )
+    found = {int(sample.request.key): sample.answer for sample in answers}
+    for i, prompt in enumerate(prompts):
+        expected, forwards = credited(family, prompt, 16, block, threshold)
+        assert found[i].tokens == expected and found[i].nfe == forwards

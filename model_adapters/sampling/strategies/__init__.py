@@ -93,6 +93,8 @@ class Strategy(BaseModel):
     shadows: ClassVar[bool] = False
     """Does ``select`` read what all other tokens say of each token of the block (``Positions.verified_N``)? A second
     token stands at each place of the block, which sees the row but that place, and is not seen by the row."""
+    greedy: ClassVar[bool] = False
+    """Is it defined at temperature 0 alone?"""
     float64: ClassVar[bool] = False
     """Are probabilities computed in float64?"""
     alternatives: ClassVar[int] = 0

@@ -17,14 +17,15 @@ from dare_bench.model_adapters.sampling.strategies import Strategy, strategy_of
 
 class WrappedStrategy(Strategy):
     """A strategy that modifies another one, for which written tokens are final: one that ``edits`` (``remasks``,
-    ``remembers``) is refused with ValueError. Subclasses override :meth:`select`."""
+    ``remembers``), or carries values, is refused with ValueError. Subclasses override :meth:`select`."""
 
     inner: Strategy
 
     @model_validator(mode="after")
     def _tokens_are_final(self) -> Self:
-        if self.inner.edits or self.inner.remembers:
-            raise ValueError(f"strategy {self.inner.name!r} writes over tokens; {type(self).__name__} cannot modify it")
+        if self.inner.edits or self.inner.has_state:
+            does = "writes over tokens" if self.inner.edits else "remembers what it did"
+            raise ValueError(f"strategy {self.inner.name!r} {does}; {type(self).__name__} cannot modify it")
         return self
 
     @property

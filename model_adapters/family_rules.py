@@ -112,10 +112,12 @@ class FamilyRules(ABC):
     """Are the blocks of decoding counted from the first token, or from the end of the prompt?"""
     whole_blocks: bool = True
     """Does the sampler finish the last block, also beyond the tokens that were asked for?"""
-    without_thoughts: bool = False
-    """Does the chat prompt ask for an answer without thoughts (``enable_thinking=False``) unless told otherwise?"""
     noise: Literal["absorbing", "uniform"] = "absorbing"
     """Are unknown tokens masks, or random tokens?"""
+
+    def prompting(self, template: str) -> str:
+        """A checkpoint's chat template, with what the published evaluation changes about its messages."""
+        return template
 
     def network_of(self, raw: dict[str, Any]) -> type[DiffusionNetwork]:
         """The network class of a config.json; a family with several published classes chooses here."""

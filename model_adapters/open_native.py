@@ -34,9 +34,6 @@ from dare_bench.model_adapters.qwen_tokenizer import name_mask
 from dare_bench.model_adapters.weights import from_folder, is_unused
 from dare_bench.types import Decoding, ModelSpec, OpeningSettings
 
-WITHOUT_THOUGHTS = "{%- if enable_thinking is not defined %}{%- set enable_thinking = false %}{%- endif %}"
-"""The beginning of a chat template by which answers have no thoughts unless it is said otherwise."""
-
 
 def open_native(family: FamilyRules, path: Path, settings: OpeningSettings, *, weights: bool = True) -> NativeModel:
     """Open ``path`` with a family's network, and optionally an adapter. Without ``weights`` the network has shapes
@@ -198,8 +195,8 @@ def _complete(tokenizer: Any, family: FamilyRules, spec: ModelSpec) -> None:
     """Give a tokenizer the family's chat template, which harnesses read from it, and the mask token."""
     if not getattr(tokenizer, "chat_template", None):
         tokenizer.chat_template = family.chat_template
-    if isinstance(template := tokenizer.chat_template, str) and family.without_thoughts:
-        tokenizer.chat_template = WITHOUT_THOUGHTS + template
+    if isinstance(template := tokenizer.chat_template, str):
+        tokenizer.chat_template = family.prompting(template)
     if spec.mask_id is not None:
         name_mask(tokenizer, spec.mask_id)
 

@@ -121,9 +121,12 @@ class A2D(Family):
     """dllm-hub/Qwen3-0.6B-diffusion-*, Qwen2.5-Coder-0.5B-Instruct-diffusion-*, and A2D-Llama."""
 
     block_length: int | None = None
-    without_thoughts = True
     whole_blocks = False
     mask_texts = (MASK,)
+
+    def prompting(self, template: str) -> str:
+        """As dLLM's evaluation: answers have no thoughts unless ``enable_thinking`` says otherwise."""
+        return "{%- if enable_thinking is not defined %}{%- set enable_thinking = false %}{%- endif %}" + template
 
     def network_of(self, raw: dict[str, Any]) -> type[DiffusionNetwork]:
         return network_of(raw.get("model_type"), self.block_length)

@@ -22,6 +22,27 @@ from dare_bench.model_adapters.sampling.sampler import Sampler
 from dare_bench.types import ModelSpec
 
 END_THINK = "</think>"
+REFUSES_SYSTEM = "System role not supported"
+"""What a chat template says that takes no system message."""
+SYSTEM_IN_USER = """\
+{%- set of = namespace(system=[], others=[]) -%}
+{%- for message in messages -%}
+    {%- if message['role'] == 'system' -%}
+        {%- set of.system = of.system + [message['content'] | string | trim] -%}
+    {%- else -%}
+        {%- set of.others = of.others + [message] -%}
+    {%- endif -%}
+{%- endfor -%}
+{%- if of.system -%}
+    {%- set text = of.system | join('\\n\\n') -%}
+    {%- if of.others and of.others[0]['role'] == 'user' -%}
+        {%- set text = text ~ '\\n\\n' ~ of.others[0]['content'] -%}
+        {%- set of.others = of.others[1:] -%}
+    {%- endif -%}
+    {%- set messages = [{'role': 'user', 'content': text}] + of.others -%}
+{%- endif -%}
+"""
+"""Puts system messages before the first message of the user, as ``_merge_system_into_user`` of eval_illada.py."""
 
 
 class ILLaDADecoding(LLaDADecoding):
@@ -90,6 +111,9 @@ class ILLaDA(LLaDA):
     mask_texts = ("<[MASK]>",)
     published_mask = 5
     eot_text = None
+
+    def prompting(self, template: str) -> str:
+        return SYSTEM_IN_USER + template if REFUSES_SYSTEM in template else template
 
     def special_ids(self, config: Any, tokenizer: Any | None, generation: Mapping[str, Any]) -> SpecialIds:
         ids = super().special_ids(config, tokenizer, generation)

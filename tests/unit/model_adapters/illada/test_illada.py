@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import json
 import math
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +18,7 @@ from safetensors.torch import load_file, save_file
 
 import dare_bench
 from dare_bench.errors import CheckpointError, DecodingError
+from dare_bench.harness.lm_eval.lm import AnsweringLM
 from dare_bench.model_adapters.sampling import drafts
 
 PROMPTS = ["12+34=", "sudoku\n.3.4\n4..3\n.431\n.14.\n=\n", "make 24 from 3 5 9="]
@@ -284,3 +286,31 @@ def test_reinforcement_learning_needs_masks_behind_a_block(folder: Path, tmp_pat
             method="d1", model=str(folder), task="dare_arithmetic", rows=8, rollout={"variable_length": True},
             device="cpu", num_generations=2, per_device_train_batch_size=2, max_steps=1, output_path=str(tmp_path),
         )  # fmt: skip
+
+
+SYSTEM, USER, REPLY = ({"role": role, "content": role.upper()} for role in ("system", "user", "assistant"))
+TURNS = "{%- for m in messages -%}[{{ m['role'] }}:{{ m['content'] }}]{%- endfor -%}"
+REFUSAL = "{%- if messages[0]['role'] == 'system' -%}{{ raise_exception('System role not supported') }}{%- endif -%}"
+
+
+@pytest.mark.parametrize(
+    ("template", "messages", "prompt"),
+    [
+        (REFUSAL + TURNS, [SYSTEM, USER, REPLY, USER], "[user:SYSTEM\n\nUSER][assistant:ASSISTANT][user:USER]"),
+        (REFUSAL + TURNS, [SYSTEM, SYSTEM, USER], "[user:SYSTEM\n\nSYSTEM\n\nUSER]"),
+        (REFUSAL + TURNS, [SYSTEM, REPLY], "[user:SYSTEM][assistant:ASSISTANT]"),
+        (REFUSAL + TURNS, [USER, REPLY], "[user:USER][assistant:ASSISTANT]"),
+        (TURNS, [SYSTEM, USER], "[system:SYSTEM][user:USER]"),
+    ],
+)
+def test_a_template_that_refuses_system_messages_has_them_before_the_users(
+    template: str, messages: list[dict[str, str]], prompt: str, folder: Path, tmp_path: Path
+) -> None:
+    shutil.copytree(folder, tmp_path / "model")
+    file = tmp_path / "model/tokenizer_config.json"
+    file.write_text(json.dumps({**json.loads(file.read_text()), "chat_template": template}))
+    model = dare_bench.load(tmp_path / "model", device="cpu", dtype="float32")
+    assert model.tokenizer.decode(model.loaded.encode(messages)) == prompt
+    lm = AnsweringLM(model.loaded, template=True)
+    assert lm.apply_chat_template([dict(message) for message in messages]) == prompt
+    assert not lm.notes

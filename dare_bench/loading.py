@@ -157,7 +157,10 @@ def _other_base(base: str, adapter: Path) -> str:
     named = read_json(adapter / ADAPTER, CheckpointError).get("base_model_name_or_path")
     if not isinstance(named, str) or Path(named).name in ("", Path(base).absolute().name):
         return ""
-    return f"the adapter was trained on {brief(named)}, and the base here is {brief(base)}"
+    return (
+        f"the adapter was trained on {brief(named)}, and the base here is {brief(base)}; its folder alone, as the "
+        "model, opens it with its own base"
+    )
 
 
 def lasting_name(checkpoint: str | Path) -> str:

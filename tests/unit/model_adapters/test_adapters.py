@@ -331,7 +331,8 @@ def test_wrong_bases_are_refused_in_one_line(folder: Path) -> None:
     with pytest.raises(CheckpointError, match="does not fit the model") as unknown:
         load("tiny-dream-base", adapter=folder)
     assert one_line(unknown.value).endswith(
-        "; the adapter was trained on 'tiny-llada-base', and the base here is 'tiny-dream-base'"
+        "; the adapter was trained on 'tiny-llada-base', and the base here is 'tiny-dream-base'; its folder alone, as "
+        "the model, opens it with its own base"
     )
     with pytest.raises(CheckpointError, match="weights that the base model does not know") as fewer:
         load(golden.FOLDER, adapter=folder)
@@ -347,7 +348,8 @@ def test_another_base_of_the_same_shape_is_named(folder: Path, caplog: pytest.Lo
     assert not caplog.messages
     load("tiny-llada", adapter=folder)
     assert caplog.messages == [
-        f"{folder}: the adapter was trained on 'tiny-llada-base', and the base here is 'tiny-llada'"
+        f"{folder}: the adapter was trained on 'tiny-llada-base', and the base here is 'tiny-llada'; its folder alone, "
+        "as the model, opens it with its own base"
     ]
 
 

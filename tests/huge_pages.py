@@ -26,9 +26,11 @@ def collapse() -> None:
 if __name__ == "tests.huge_pages":  # in the server of tests/command.py, which imports this last
     from dare_bench import program
     from dare_bench.harness.lm_eval.task_index import TaskIndex
+    from dare_bench.registry import registry
 
     program.code()  # this and lm-eval's names are read once, not by each command
     with suppress(Exception):  # without lm-eval; a command that asks for its tasks says so
         TaskIndex().entries  # noqa: B018
+    registry.cache_clear()  # a command may have plugins
     gc.freeze()  # what it has imported is no garbage; looking through it takes longer than many a command
     collapse()

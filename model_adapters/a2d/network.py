@@ -169,7 +169,9 @@ def network_of(model_type: Any, block_length: int | None) -> type[A2DNetwork]:
         if network.config_class.model_type == model_type:
             return _IN_BLOCKS[network] if block_length else network
     known = ", ".join(network.config_class.model_type for network in NETWORKS)
-    raise CheckpointError(f"model_type={brief(model_type)} in config.json is none of A2D's, which are {known}")
+    raise CheckpointError(
+        f"model_type={brief(model_type)} in config.json is none of A2D's, which are {known}; leave --family out"
+    )
 
 
 _IN_BLOCKS: Mapping[type[A2DNetwork], type[A2DNetwork]] = {

@@ -67,7 +67,7 @@ def test_the_table_of_commands_is_the_commands() -> None:
 
 
 COMMAND = re.compile(r"^ *(?:\$ |(?:- )?run: )?(?:\.venv/bin/)?dare-bench ((?:.*\\\n)*.*)$", re.MULTILINE)
-CODE = re.compile(r"^```(?:yaml|sh)?\n(?:(?!```).*\n)*|^(?: {4}.*\n)+", re.MULTILINE)
+CODE = re.compile(r"^```.*\n(?:(?!```).*\n)*```|^(?: {4}.*\n)+", re.MULTILINE)
 
 
 def _arguments(text: str) -> list[str]:

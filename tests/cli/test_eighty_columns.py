@@ -78,6 +78,24 @@ def many(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return root
 
 
+@pytest.fixture(scope="module")
+def templated(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Three decoders with long names under five templates, which change their order."""
+    root = tmp_path_factory.mktemp("templated")
+    for at in range(15):
+        strategy = {"name": "low_confidence", "threshold": 0.5 + at % 3 / 10, "settings": "with a long text"}
+        folder = make_run(
+            root, f"run-{at}", model="LLaDA-8B-Instruct-with-a-long-name", decoding={"strategy": strategy},
+            values={"minerva_math_counting_and_probability": (HALF, MORE, [0.0] * 40)[(at % 3 + at // 3) % 3]},
+            documents="same",
+        )  # fmt: skip
+        alter(
+            folder,
+            results={"n-shot": {"minerva_math_counting_and_probability": at // 3}, "system_instruction": "word " * 40},
+        )
+    return root
+
+
 def test_a_report_of_many_runs_says_each_thing_once(many: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     lines = printed(monkeypatch, "report", str(many))
     rows = [line for line in lines if "dare_sudoku" in line and "[" in line]
@@ -104,6 +122,7 @@ READ = {
     "report of many": "report RUNS MANY",
     "compare": "compare BEFORE AFTER",
     "compare many": "compare BEFORE AFTER MANY/many-2 --force",
+    "compare templates": "compare TEMPLATED --templates",
     "regress": "regress AFTER --baseline OUT/base.json --update",
     "leaderboard build": "leaderboard build RUNS -o OUT/site --no-samples",
     "leaderboard submit": "leaderboard submit AFTER -o OUT/packs",
@@ -117,10 +136,10 @@ READ = {
 
 @pytest.mark.parametrize("words", READ.values(), ids=READ.keys())
 def test_no_line_is_longer_and_no_cell_is_folded(
-    words: str, runs: Path, many: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    words: str, runs: Path, many: Path, templated: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     before, after = runs / "before-the-training-0123abcd", runs / "after-the-training-89ab0123"
-    places = {"RUNS": runs, "BEFORE": before, "AFTER": after, "MANY": many}
+    places = {"RUNS": runs, "BEFORE": before, "AFTER": after, "MANY": many, "TEMPLATED": templated}
     filled = [
         str(places.get(word, word)).replace("OUT", str(tmp_path)).replace("MANY", str(many)) for word in words.split()
     ]

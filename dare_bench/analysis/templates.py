@@ -2,9 +2,10 @@
 
 A template is what shapes the prompts of a task: the task itself with its definition (a variant of a task is a task file
 that includes the other), the chat template or none, the number of examples and how they are shown, the system
-instruction. A decoder is everything else: the checkpoint and the settings that were requested. Documents are paired by
-number and content (lm-eval's hash of the document, not of the prompt, which differs by design), so tasks with the same
-documents are variants of one task, whatever their names.
+instruction. A decoder is everything else: the checkpoint, the settings that were requested, and the seeds.
+
+Documents are paired by number and content (lm-eval's hash of the document, not of the prompt, which differs by design),
+so tasks with the same documents are variants of one task, whatever their names.
 """
 
 from __future__ import annotations
@@ -85,7 +86,7 @@ class _TemplateKey(NamedTuple):
     chat: bool
     shots: Any
     instruction: Any
-    examples: tuple[Any, ...]
+    as_turns: Any
     definition: str
 
 
@@ -103,8 +104,9 @@ class _Cell:
     def template(self) -> _TemplateKey:
         context = prompt_context(self.run, self.task)
         definition = self.run.require_block().tasks[self.task].fingerprint.partition(":")[0]
+        as_turns = context.examples[1] if context.examples and context.template else None
         return _TemplateKey(
-            self.task, bool(context.template), context.shots[0], context.instruction, context.examples, definition
+            self.task, bool(context.template), context.shots[0], context.instruction, as_turns, definition
         )
 
     @property
@@ -146,6 +148,9 @@ def compare_templates(
     if not varied:
         raise UsageError(_one_template(cells, groups))
     built = [_compared(group, key, level) for group in varied]
+    if alone := sorted({cell.task for group in groups if group not in varied for cell in group}):
+        text = f"{listed(alone, 3)}: one template, or no document in common with the others"
+        built[-1] = replace(built[-1], left_out=(*built[-1].left_out, text))
     adjusted = iter(adjust([pair for comparison in built for pair in comparison.pairs]))
     return [replace(each, pairs=tuple(islice(adjusted, len(each.pairs)))) for each in built]
 
@@ -196,7 +201,7 @@ def _template_names(keys: Sequence[_TemplateKey]) -> list[str]:
             "chat template" if key.chat else "no chat template",
             "shots not recorded" if key.shots is None else f"{key.shots}-shot",
             f"instruction {one_line(str(key.instruction), 40)!r}" if key.instruction else "no instruction",
-            f"examples (seed, as turns) {key.examples}" if key.examples else "",
+            "" if key.as_turns is None else "examples as turns" if key.as_turns else "examples in one turn",
             f"definition {key.definition[:8]}",
         )
         for key in keys
@@ -204,8 +209,7 @@ def _template_names(keys: Sequence[_TemplateKey]) -> list[str]:
     varied = [len({key[at] for key in keys}) > 1 or (at == 0 and len(keys) == 1) for at in range(len(parts[0]))]
     if varied[-1]:  # another task has another definition anyway
         varied[-1] = len({key[:-1] for key in keys}) < len(keys)
-    if varied[2]:  # how examples are shown differs where there are none
-        varied[4] = len({key.examples for key in keys if key.examples}) > 1
+    varied[4] = len({key.as_turns for key in keys if key.as_turns is not None}) > 1
     return [", ".join(part for part, shown in zip(own, varied, strict=True) if shown and part) for own in parts]
 
 

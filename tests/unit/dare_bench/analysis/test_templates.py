@@ -84,8 +84,21 @@ def test_two_tasks_are_templates_of_one_where_their_documents_are_the_same(tmp_p
     (found,) = compare_templates([Run(folder)])
     assert [template.name for template in found.templates] == ["s", "words"] and found.scores[0].mean == 0.5
     assert found.warnings == ("a was changed after the run",)
+    assert found.left_out == ("other: one template, or no document in common with the others",)
     with pytest.raises(UsageError, match=r"^no two of the 2 templates of other, s have a document in common"):
         compare_templates([Run(folder)], ["s", "other"])
+
+
+def test_seeds_are_decoders_and_turns_are_templates(tmp_path: Path) -> None:
+    runs = [_run(tmp_path, 4, shots, GOOD) for shots in (2, 2, 2, 2)]
+    for at, run in enumerate(runs):
+        alter(
+            run.path, seeds=(at % 2, 1234, 1234, at % 2),
+            results={"chat_template_sha": "abc", "fewshot_as_multiturn": at > 1},
+        )  # fmt: skip
+    (found,) = compare_templates([Run(run.path) for run in runs])
+    assert found.decoders == ("seed 0,1234,1234,0", "seed 1,1234,1234,1")
+    assert [each.name for each in found.templates] == ["examples in one turn", "examples as turns"]
 
 
 def test_documents_that_not_all_runs_have_are_left_out(tmp_path: Path) -> None:

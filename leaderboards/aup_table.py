@@ -8,22 +8,17 @@ differs in nothing but its numbers of steps, thresholds and the like.
 from __future__ import annotations
 
 import json
-import re
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from statistics import fmean
-from typing import Any
 
+from dare_bench.analysis.decoders import without_budget
 from dare_bench.analysis.parallelism import aup, kept_points
 from dare_bench.leaderboards.board_rows import BoardRow
 from dare_bench.leaderboards.context import BoardView
 from dare_bench.leaderboards.entries import BoardEntry, RunScore, recipe_of
 from dare_bench.leaderboards.site import Site
-from dare_bench.types import Decoding
-
-_BUDGET = re.compile(r"steps|threshold|factor|bound|num_to_transfer|minimal_topk")
-"""Decoding fields that trade accuracy for speed; a method's runs may differ in them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,15 +79,6 @@ def method_key(cell: RunScore) -> str:
     decoding = without_budget(entry.decodings.get(score.task, {}))
     facts = [recipe_of(entry), entry.dtype, score.key, score.task_fingerprint, score.engine, decoding]
     return json.dumps(facts, sort_keys=True, default=str)
-
-
-def without_budget(settings: Mapping[str, Any]) -> dict[str, Any]:
-    """The settings without those of budget, also inside a strategy, and without those that only record more."""
-    return {
-        name: without_budget(value) if isinstance(value, Mapping) else value
-        for name, value in settings.items()
-        if name not in Decoding.hidden and not _BUDGET.search(name)
-    }
 
 
 def _tokens_per_forward(site: Site | None, cell: RunScore) -> float | None:

@@ -10,10 +10,10 @@ from functools import partial
 from itertools import islice
 from typing import Any
 
+from dare_bench.analysis.decoders import without_budget
 from dare_bench.analysis.document_view import document_view
 from dare_bench.analysis.unmasking import Unmasking
 from dare_bench.errors import DareError
-from dare_bench.leaderboards.aup_table import without_budget
 from dare_bench.leaderboards.context import Context
 from dare_bench.leaderboards.entries import BoardEntry, RunScore
 from dare_bench.leaderboards.rendering import Link, slug

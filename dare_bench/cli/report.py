@@ -23,12 +23,17 @@ def report(
         bool, typer.Option("--agreement", help="Compare two runs of one checkpoint: same prompts, tokens, scores?")
     ] = False,
     task: Annotated[
-        str | None, typer.Option(help="With --agreement: the task; FIRST=SECOND if the names differ.")
+        str | None,
+        typer.Option(help="With --agreement or --decoders: the task; FIRST=SECOND if the names differ."),
     ] = None,
     score: Annotated[
         str | None, typer.Option(help="With --agreement: metric,filter to compare; FIRST=SECOND if they differ.")
     ] = None,
     docs: Annotated[int, typer.Option(min=0, help="With --agreement: number of documents to print.")] = 10,
+    decoders: Annotated[
+        bool, typer.Option("--decoders", help="Compare decoders of one checkpoint: forwards saved, accuracy lost.")
+    ] = False,
+    baseline: Annotated[str | None, typer.Option(help="With --decoders: the decoder to compare with.")] = None,
     markdown: Annotated[str | None, typer.Option(help="Also write the report to a Markdown file.")] = None,
     json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
@@ -42,6 +47,13 @@ def report(
     from dare_bench.reports.elements import Heading
 
     opened = open_runs(runs)
+    if decoders:
+        if agreement or score is not None:
+            raise UsageError("--decoders does not take --agreement and --score; omit them")
+        _report_decoders(opened, task, baseline, markdown, json)
+        return
+    if baseline is not None:
+        raise UsageError("--baseline needs --decoders; add it, or omit --baseline")
     agreement_of_two = None
     if agreement:
         if len(opened) != 2:
@@ -50,12 +62,22 @@ def report(
 
         agreement_of_two = compare(opened[0], opened[1], _pair(task), _pair(score))
     elif task is not None or score is not None:
-        raise UsageError("--task and --score need --agreement; add it, or omit them")
+        raise UsageError("--task and --score need --agreement (--task also --decoders); add it, or omit them")
     else:
         opened = list({run.path.resolve(): run for run in opened}.values())  # a run may be named twice
     if markdown is not None:
         write_markdown(markdown, [Heading("dare-bench report", 1), *_elements(opened, agreement_of_two, None)])
     print_report(_elements(opened, agreement_of_two, docs), lambda: _record(opened, agreement_of_two), json=json)
+
+
+def _report_decoders(runs: list[Run], task: str | None, baseline: str | None, markdown: str | None, json: bool) -> None:
+    from dare_bench.analysis.decoders import compare_decoders
+    from dare_bench.reports import decoders_report as render
+
+    comparisons = compare_decoders(runs, task, baseline)
+    if markdown is not None:
+        write_markdown(markdown, list(render.elements(comparisons)))
+    print_report(render.elements(comparisons), lambda: {"decoders": [asdict(each) for each in comparisons]}, json=json)
 
 
 def _pair(text: str | None) -> tuple[str | None, str | None]:

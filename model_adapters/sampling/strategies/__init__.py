@@ -9,13 +9,11 @@ Shape letters: N open positions, R rows.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar, Literal, NamedTuple
 
 import torch
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
-from pydantic_core import to_jsonable_python
+from pydantic import ConfigDict, Field, ValidationError
 from torch import Tensor
 
 from dare_bench.errors import DecodingError
@@ -23,6 +21,7 @@ from dare_bench.model_adapters.fields import first_error, unknown_field
 from dare_bench.model_adapters.sampling.ranking import Ranked, rank
 from dare_bench.model_adapters.sampling.records import SCORE, Decision, Offer, Positions
 from dare_bench.model_adapters.sampling.scores import SCORES, PositionScore, RankBy
+from dare_bench.model_adapters.sampling.strategies.published import Described
 from dare_bench.registry import registry
 
 Ends = Literal["full", "planned", "schedule"]
@@ -36,31 +35,7 @@ class Carried(NamedTuple):
     size: tuple[int, ...] = ()
 
 
-BENCHMARKS = {
-    "GSM8K": r"gsm8k([-_].*)?",
-    "MATH": r"(minerva_math|hendrycks_math)([-_].*)?|math([-_]?500)?",
-    "HumanEval": r"(openai_)?humaneval(_instruct|_plus)?",
-    "MBPP": r"(sanitized_)?mbpp(_instruct|_plus)?",
-    "GPQA": r"gpqa([-_].*)?",
-    "ARC": r"arc[-_](c|e|challenge|easy)([-_].*)?",
-}
-"""The names that lm-eval and OpenCompass give the tasks of a benchmark."""
-
-
-class Published(NamedTuple):
-    """The settings of a paper, or of its code, for some benchmarks and families."""
-
-    families: Sequence[str]
-    benchmarks: Sequence[str]
-    fields: Mapping[str, Any]
-    """Of the strategy."""
-    answer: Mapping[str, Any]
-    """Of the answer: ``gen_length``, ``block_length``, ``steps``."""
-    missing: str = ""
-    """What cannot be set, as a sentence."""
-
-
-class Strategy(BaseModel):
+class Strategy(Described):
     """A way of unmasking; its fields are its settings, and its docstring states its exactness.
 
     Most strategies rank positions by a score and write the best: :meth:`count` returns how many. Others override
@@ -69,15 +44,6 @@ class Strategy(BaseModel):
 
     model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
 
-    name: ClassVar[str]
-    source: ClassVar[str]
-    """Where the strategy is published."""
-    rule: ClassVar[str] = ""
-    """What it writes, in a few words."""
-    exact: ClassVar[str] = ""
-    """The published samplers whose tokens these are; none: approximate."""
-    published: ClassVar[Sequence[Published]] = ()
-    """What ``--strategy NAME`` alone means in a task."""
     ends: ClassVar[Ends] = "full"
     """When a block ends: as soon as it has no mask left | also after the planned forwards | with its schedule alone."""
     edits: ClassVar[bool] = False
@@ -104,31 +70,6 @@ class Strategy(BaseModel):
     strategy's own."""
     steps: int | None = Field(default=None, ge=1)
     """Forwards planned for a block; None: one for each of its tokens."""
-
-    @classmethod
-    def settings(cls) -> dict[str, Any]:
-        """Its fields with their defaults as JSON; None where a value must be given."""
-        fields = cls.model_fields.items()
-        return {name: None if field.is_required() else to_jsonable_python(field.default) for name, field in fields}
-
-    @classmethod
-    def facts(cls) -> dict[str, Any]:
-        """What ``dare-bench ls strategies`` says of it, as JSON."""
-        published: dict[str, list[str]] = {}
-        for part in cls.published:
-            for family in part.families:
-                published.setdefault(family, []).extend(part.benchmarks)
-        about = {"rule": cls.rule, "exact": cls.exact, "source": cls.source}
-        return {**about, "fields": cls.settings(), "published": published}
-
-    @classmethod
-    def published_for(cls, family: str, task: str) -> Published | None:
-        """Its published settings for a task of a harness, by the names of the task's benchmark."""
-        for part in cls.published:
-            names = (BENCHMARKS[name] for name in part.benchmarks)
-            if family in part.families and any(re.fullmatch(name, task, re.IGNORECASE) for name in names):
-                return part
-        return None
 
     @property
     def score(self) -> PositionScore:

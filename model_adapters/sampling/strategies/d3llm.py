@@ -14,7 +14,8 @@ from torch import Tensor
 from dare_bench.model_adapters.sampling.ranking import rank
 from dare_bench.model_adapters.sampling.records import Decision, Offer, Positions
 from dare_bench.model_adapters.sampling.scores import NegativeEntropy, PositionScore
-from dare_bench.model_adapters.sampling.strategies import Carried, Published
+from dare_bench.model_adapters.sampling.strategies import Carried
+from dare_bench.model_adapters.sampling.strategies.published import PaperSettings
 from dare_bench.model_adapters.sampling.strategies.whole import WholeAnswer
 
 OPENED = "d3llm_opened"
@@ -35,7 +36,7 @@ class D3llm(WholeAnswer):
     edits = True
     float64 = True
     published = tuple(
-        Published(
+        PaperSettings(
             ("llada",),
             benchmarks,
             {

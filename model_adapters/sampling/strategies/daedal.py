@@ -14,7 +14,8 @@ from torch import Tensor
 
 from dare_bench.model_adapters.sampling.ranking import rank
 from dare_bench.model_adapters.sampling.records import Decision, Offer, Positions
-from dare_bench.model_adapters.sampling.strategies import Carried, Published
+from dare_bench.model_adapters.sampling.strategies import Carried
+from dare_bench.model_adapters.sampling.strategies.published import PaperSettings
 from dare_bench.model_adapters.sampling.strategies.whole import WholeAnswer
 
 INSERTED = "daedal_inserted"
@@ -39,7 +40,7 @@ class Daedal(WholeAnswer):
     grows = True
     alternatives = 2
     published = (
-        Published(
+        PaperSettings(
             ("llada",),
             ("GSM8K", "MATH", "HumanEval", "MBPP"),
             {},

@@ -15,18 +15,19 @@ from torch import Tensor
 from dare_bench.model_adapters.sampling.ranking import rank
 from dare_bench.model_adapters.sampling.records import Decision, Offer
 from dare_bench.model_adapters.sampling.scores import PositionScore, WithDistribution
-from dare_bench.model_adapters.sampling.strategies import Carried, Published
+from dare_bench.model_adapters.sampling.strategies import Carried
+from dare_bench.model_adapters.sampling.strategies.published import PaperSettings
 from dare_bench.model_adapters.sampling.strategies.whole import WholeAnswer
 
 SMALL = 1e-12
 BEFORE, FORWARDS = "klass_distribution", "klass_forwards"
 
 
-def _published(family: str, benchmark: str, confidence: float, divergence: float) -> Published:
+def _published(family: str, benchmark: str, confidence: float, divergence: float) -> PaperSettings:
     """The paper's settings of a benchmark."""
     answer = {"gen_length": 256, "steps": 256} | ({"block_length": 64} if family == "llada" else {})
     fields = {"conf_threshold": confidence, "kl_threshold": divergence}
-    return Published((family,), (benchmark,), fields, answer)
+    return PaperSettings((family,), (benchmark,), fields, answer)
 
 
 class Klass(WholeAnswer):

@@ -16,7 +16,7 @@ from torch import Tensor
 from dare_bench.model_adapters.sampling.draws import Draws
 from dare_bench.model_adapters.sampling.records import Offer
 from dare_bench.model_adapters.sampling.scores import PositionScore
-from dare_bench.model_adapters.sampling.strategies import Published
+from dare_bench.model_adapters.sampling.strategies.published import PaperSettings
 from dare_bench.model_adapters.sampling.strategies.quota import Quota
 
 SMALL = 1e-9
@@ -83,7 +83,7 @@ class PcSampler(Quota):
     exact = ""
     keeps = frozenset({"steps"})
     published = tuple(
-        Published(
+        PaperSettings(
             ("llada",),
             benchmarks,
             {"alpha": 10.0, "lambd": 0.25},

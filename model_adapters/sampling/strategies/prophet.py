@@ -15,7 +15,7 @@ from torch import Tensor
 from dare_bench.errors import DecodingError
 from dare_bench.model_adapters.sampling.ranking import rank
 from dare_bench.model_adapters.sampling.records import Decision, Offer, Positions
-from dare_bench.model_adapters.sampling.strategies import Published
+from dare_bench.model_adapters.sampling.strategies.published import PaperSettings
 from dare_bench.model_adapters.sampling.strategies.whole import WholeAnswer
 
 
@@ -52,7 +52,7 @@ class Prophet(WholeAnswer):
     alternatives = 2
     keeps = frozenset({"steps"})
     published = (
-        Published(
+        PaperSettings(
             ("llada",),
             ("GSM8K",),
             {},

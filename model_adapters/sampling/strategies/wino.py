@@ -13,7 +13,8 @@ from torch import Tensor
 
 from dare_bench.model_adapters.sampling.ranking import rank
 from dare_bench.model_adapters.sampling.records import Decision, Offer, Positions
-from dare_bench.model_adapters.sampling.strategies import Carried, Published, Strategy
+from dare_bench.model_adapters.sampling.strategies import Carried, Strategy
+from dare_bench.model_adapters.sampling.strategies.published import PaperSettings
 
 WRITTEN = "wino_written"
 """The forward of the block that wrote a token, counted from 1; 0 for masks and given tokens."""
@@ -38,7 +39,7 @@ class Wino(Strategy):
     shadows = True
     float64 = True
     published = tuple(
-        Published(("llada",), benchmarks, {"threshold": threshold}, {"gen_length": 256, "block_length": 128})
+        PaperSettings(("llada",), benchmarks, {"threshold": threshold}, {"gen_length": 256, "block_length": 128})
         for threshold, *benchmarks in ((0.6, "GSM8K"), (0.7, "MATH", "HumanEval"), (0.8, "MBPP"), (0.5, "ARC"))
     )
 

@@ -70,7 +70,7 @@ def test_a_value_is_a_share_of_its_documents():
         digits = 2 if published.source.title.startswith("DARE, ") else len(repr(published.value).partition(".")[2])
         nearest = 100 * round(published.fraction * count) / count
         is_share = abs(nearest - published.value) <= 0.5 * 10**-digits + 1e-9
-        reported = any("no multiple of one over the number of documents" in text for text in recipe.entry.doubts)
+        reported = any("not a multiple of one over the number of documents" in text for text in recipe.entry.doubts)
         assert is_share != reported, (recipe.name, published.value, nearest, count)
 
 

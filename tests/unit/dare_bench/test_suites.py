@@ -263,7 +263,7 @@ def test_the_docs_name_every_task_of_dare() -> None:
 
 def test_the_docs_say_what_each_need_is_and_where_gated_data_goes() -> None:
     text = (ROOT / "docs" / "suites.md").read_text()
-    assert all(f"`{need}` (" in text for need in get_args(suites.Need))
+    assert all(f"`{need}` is" in text for need in get_args(suites.Need))
     assert "data/gpqa/gpqa_diamond.csv" in text and "COMPASS_DATA_CACHE" in text
 
 

